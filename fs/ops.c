@@ -185,14 +185,14 @@ static void do_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 		fs_stats_files_read(req, node, size, off);
 }
 
-/* What the kernel has of a byte that the sink asked it for (fs/sink.c). */
+/* What the kernel has of `cookie` bytes that the sink asked it for (fs/sink.c). */
 static void do_retrieve_reply(fuse_req_t req, void *cookie, fuse_ino_t ino, off_t offset, struct fuse_bufvec *bufv)
 {
 	struct fs_server *server = fs_server_of(req);
 	struct fs_node node;
-	(void)cookie;
 	if (fs_server_node(server, ino, &node) == 0 && node.kind == FS_FILE)
-		prefetch_looked(server->prefetch, (uint32_t)node.id, (uint64_t)offset, fuse_buf_size(bufv) > 0);
+		prefetch_looked(server->prefetch, (uint32_t)node.id, (uint64_t)offset,
+		        fuse_buf_size(bufv) >= (uintptr_t)cookie);
 	fuse_reply_none(req);
 }
 

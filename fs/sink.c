@@ -406,12 +406,13 @@ static int sink_store(struct prefetch_sink *base, uint32_t file, uint64_t offset
 
 /* ---- look ---- */
 
-/* The kernel answers with what it has of this byte. Without an inode it has nothing: -ENOENT. */
-static int sink_look(struct prefetch_sink *base, uint32_t file, uint64_t offset)
+/* The kernel answers with what it has of these bytes, up to the first page that is gone. Without an inode it has
+ * nothing: -ENOENT. */
+static int sink_look(struct prefetch_sink *base, uint32_t file, uint64_t offset, uint32_t len)
 {
 	const struct fs_server *server = sink_of(base)->server;
-	return fuse_lowlevel_notify_retrieve(
-	        server->session, fs_ino((struct fs_node){ .kind = FS_FILE, .id = file }), 1, (off_t)offset, NULL);
+	return fuse_lowlevel_notify_retrieve(server->session, fs_ino((struct fs_node){ .kind = FS_FILE, .id = file }),
+	        len, (off_t)offset, (void *)(uintptr_t)len);
 }
 
 /* ---- drop ---- */

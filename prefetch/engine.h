@@ -346,10 +346,11 @@ struct prefetch_delivery {
 	_Atomic uint64_t storing_ns;    /* without lock: when it entered the sink's store; 0: it is not there */
 };
 
-/* A byte that the sink is asked for (prefetch_sink_ops.look). */
+/* Bytes that the sink is asked for (prefetch_sink_ops.look). */
 struct prefetch_look {
 	uint64_t offset;
 	uint32_t file;
+	uint32_t len;
 };
 
 enum { PREFETCH_LOOKS_MAX = 256 }; /* asked for at a time */

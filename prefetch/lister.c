@@ -59,7 +59,7 @@ static void look(struct prefetch *p)
 {
 	for (uint32_t i = 0; i < p->lister.n_looks; i++) {
 		const struct prefetch_look *at = &p->lister.looks[i];
-		int rc = p->sink->ops->look(p->sink, at->file, at->offset);
+		int rc = p->sink->ops->look(p->sink, at->file, at->offset, at->len);
 		if (rc < 0)
 			prefetch_looked(p, at->file, at->offset, rc != -ENOENT);
 	}

@@ -36,10 +36,11 @@ enum {
 	/* If nothing was stored after names were announced again, the next try waits for NAMES_USES << names_vain
 	 * uses, or NAMES_NS << names_vain ns: a reader that waits for a store uses little. */
 	NAMES_USES = 16,
-	NAMES_VAIN_MAX = 6, /* the most names_vain */
-	LOOK_TURNS = 2048,  /* most turns ahead of the reader that the sink is asked for; of these, */
-	LOOK_PART = 8,      /* ... those that fit 1/8 of landing memory */
-	LOOK_GONE = 4,      /* if more than 1/4 of what was asked for is gone, whole chunks are fetched again */
+	NAMES_VAIN_MAX = 6,   /* the most names_vain */
+	LOOK_TURNS = 2048,    /* most turns ahead of the reader that the sink is asked for; of these, */
+	LOOK_PART = 8,        /* ... those that fit 1/8 of landing memory */
+	LOOK_BYTES = 8 << 20, /* the sink is asked for about so many bytes at a time */
+	LOOK_GONE = 4,        /* if more than 1/4 of what was asked for is gone, whole chunks are fetched again */
 };
 static const uint64_t LOST_NS = 1000000000;
 static const uint64_t NAMES_NS = 100000000;
@@ -289,18 +290,22 @@ static void count_wasted(struct prefetch *p)
 	prefetch_each_stream(p, waste_ahead);
 }
 
-/* Adds the first and the last byte of a file to what the sink is asked for: the kernel usually takes all pages of a
- * file. */
-static void look_at(struct prefetch *p, uint32_t file)
+/* Adds all bytes of a file to what the sink is asked for: the kernel takes single pages, too.  Returns its bytes. */
+static uint64_t look_at(struct prefetch *p, uint32_t file)
 {
 	struct prefetch_lister *l = &p->lister;
 	struct shard_place f;
-	if (shard_index_place(p->options.index, file, &f) < 0 || !f.length)
-		return;
-	if (l->n_looks < PREFETCH_LOOKS_MAX)
-		l->looks[l->n_looks++] = (struct prefetch_look){ .file = file };
-	if (f.length > CACHE_PAGE && l->n_looks < PREFETCH_LOOKS_MAX)
-		l->looks[l->n_looks++] = (struct prefetch_look){ .file = file, .offset = f.length - 1 };
+	if (shard_index_place(p->options.index, file, &f) < 0)
+		return 0;
+	for (uint64_t at = 0; at < f.length && l->n_looks < PREFETCH_LOOKS_MAX; at += PREFETCH_LOOK_BYTES) {
+		uint64_t left = f.length - at;
+		l->looks[l->n_looks++] = (struct prefetch_look){
+			.file = file,
+			.offset = at,
+			.len = left < PREFETCH_LOOK_BYTES ? (uint32_t)left : PREFETCH_LOOK_BYTES,
+		};
+	}
+	return f.length;
 }
 
 /* Judges the answers to what the sink was asked for last.  Returns false while they may still come. */
@@ -335,16 +340,16 @@ static void look_ahead(struct prefetch *p, struct prefetch_stream *s)
 	until = until < s->fetch ? until : s->fetch;
 	if (s->looked < s->high)
 		s->looked = s->high;
-	for (; s->looked < until; s->looked++) {
+	for (uint64_t bytes = 0; s->looked < until && bytes < LOOK_BYTES; s->looked++) {
 		uint32_t sample, files[SHARD_SAMPLE_FILES_MAX], n = 0;
 		if (cache_timeline_used(&s->tl, s->looked) || cache_timeline_sample(&s->tl, s->looked, &sample) < 0 ||
 		        !cache_ledger_resident(p->ledger, sample) ||
 		        shard_index_sample_files(p->options.index, sample, files, SHARD_SAMPLE_FILES_MAX, &n) < 0)
 			continue;
-		if (p->lister.n_looks > 0 && p->lister.n_looks + 2 * n > PREFETCH_LOOKS_MAX)
+		if (p->lister.n_looks > 0 && p->lister.n_looks + n > PREFETCH_LOOKS_MAX)
 			return;
 		for (uint32_t i = 0; i < n; i++)
-			look_at(p, files[i]);
+			bytes += look_at(p, files[i]);
 	}
 }
 

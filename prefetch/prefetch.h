@@ -114,7 +114,7 @@ void prefetch_demand(struct prefetch *prefetch, struct prefetch_demand *demand);
  * exactly one block. */
 bool prefetch_hint(struct prefetch *prefetch, uint32_t file, bool read, _Atomic bool *reading);
 
-/* The answer to prefetch_sink_ops.look.  If the byte is gone, the block of the file in which `offset` lies is read into
+/* The answer to prefetch_sink_ops.look.  If bytes are gone, the block of the file in which `offset` lies is read into
  * landing memory, before its reader asks for it.  This read counts against the depth, so demands go before it.  Never
  * blocks. */
 void prefetch_looked(struct prefetch *prefetch, uint32_t file, uint64_t offset, bool there);

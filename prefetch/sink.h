@@ -26,6 +26,8 @@
 
 #include "cache/ledger.h"
 
+enum { PREFETCH_LOOK_BYTES = 128 << 10 }; /* most bytes of a look: the kernel answers so many at once */
+
 struct prefetch_sink;
 
 /* A sink may make names of so many turns more than were announced. */
@@ -49,10 +51,10 @@ struct prefetch_sink_ops {
 	 * what was announced) the engine announces and stores the next turns again, this one among them. */
 	int (*store)(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *data, uint32_t len);
 
-	/* Asks whether the byte at `offset` of a file that was stored is still there.  Returns 0, and prefetch_looked
-	 * is called later, by any thread; -ENOENT: it is gone with its name; other errors: it cannot be told.  NULL:
-	 * what is stored stays. */
-	int (*look)(struct prefetch_sink *sink, uint32_t file, uint64_t offset);
+	/* Asks whether `len` bytes from `offset` on of a file that was stored are still there.  len: at most
+	 * PREFETCH_LOOK_BYTES.  Returns 0, and prefetch_looked is called later, by any thread; -ENOENT: they are gone
+	 * with their name; other errors: it cannot be told.  NULL: what is stored stays. */
+	int (*look)(struct prefetch_sink *sink, uint32_t file, uint64_t offset, uint32_t len);
 
 	/* Drops samples with all their files, and blocks of files.  Readers brought in these blocks, not store. */
 	void (*drop)(struct prefetch_sink *sink, const struct cache_victim *victims, size_t n);

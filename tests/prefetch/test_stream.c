@@ -170,17 +170,22 @@ static const struct prefetch_sink_ops fake_ops = {
 	.drop = fake_drop,
 };
 
-/* Answers at once, as the kernel does when it has the name. */
-static int fake_look(struct prefetch_sink *sink, uint32_t file, uint64_t offset)
+/* Answers at once, as the kernel does when it has the name.  Of a block that was taken back, only the page in its
+ * middle is gone. */
+static int fake_look(struct prefetch_sink *sink, uint32_t file, uint64_t offset, uint32_t len)
 {
 	struct fake_sink *s = (struct fake_sink *)sink;
+	uint32_t block = (uint32_t)(offset / SHARD_BLOCK);
+	uint64_t start = (uint64_t)block * SHARD_BLOCK, left = dataset_length(&data, file) - start;
+	uint64_t middle = start + (left < SHARD_BLOCK ? left : SHARD_BLOCK) / 2;
+	assert_in_range(len, 1, PREFETCH_LOOK_BYTES);
 	pthread_mutex_lock(&s->lock);
-	bool named = s->announced[file], there = s->blocks[file] >> offset / SHARD_BLOCK & 1;
+	bool named = s->announced[file], has = s->blocks[file] >> block & 1;
 	s->looked++;
 	pthread_mutex_unlock(&s->lock);
 	if (!named)
 		return -ENOENT;
-	prefetch_looked(s->looks, file, offset, there);
+	prefetch_looked(s->looks, file, offset, has || middle < offset || middle >= offset + len);
 	return 0;
 }
 
