@@ -8,10 +8,12 @@ enum {
 	FIXED = UINT32_MAX,     /* prefetch_depth.hold: no trials */
 };
 static const double GAIN = 1.04; /* the rate must be so much higher with a larger depth; less is noise */
+/* A link that is not full gives half as much again with half as many reads again. */
+static const double GAIN_STORE = 1.2;
 /* At the start each read that comes back allows so many more: the depth grows fourfold in the time of one read. */
 static const uint32_t START_STEP = 3;
 
-void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed)
+void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed, bool store)
 {
 	*depth = (struct prefetch_depth){
 		.depth = fixed ? fixed : PREFETCH_DEPTH_START,
@@ -19,6 +21,7 @@ void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed)
 		.up = true,
 		.hold = fixed ? FIXED : 0,
 		.starting = !fixed,
+		.gain = store ? GAIN_STORE : GAIN,
 	};
 }
 
@@ -51,7 +54,7 @@ static void judge(struct prefetch_depth *depth, double rate)
 		return;
 	}
 	/* A larger depth must raise the rate; a smaller one must keep it. */
-	double needed = depth->up ? depth->settled_rate * GAIN : depth->settled_rate / 1.01;
+	double needed = depth->up ? depth->settled_rate * depth->gain : depth->settled_rate / 1.01;
 	if (rate >= needed) {
 		depth->settled = depth->depth;
 		depth->settled_rate = rate;

@@ -30,10 +30,12 @@ struct prefetch_depth {
 	uint64_t since_ns;   /* start of the interval; 0: none */
 	uint64_t bytes;      /* read in the interval */
 	uint32_t reads;      /* ... in so many reads */
+	double gain;         /* a trial with a larger depth must raise the rate so many times */
 };
 
-/* Starts measuring at PREFETCH_DEPTH_START, or, if fixed > 0, with that depth for ever. */
-void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed);
+/* Starts measuring at PREFETCH_DEPTH_START, or, if fixed > 0, with that depth for ever.  store: what is read lies in a
+ * store, where a demand shares the link with the reads in flight.  So a larger depth must gain more. */
+void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed, bool store);
 
 /* Takes in a read of `bytes` bytes that came back at now_ns and took took_ns.  busy: as many reads as the depth
  * allows were in flight until then. */

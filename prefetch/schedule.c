@@ -43,7 +43,7 @@ static void set_budget(struct prefetch *p, uint64_t bytes)
 
 int prefetch_schedule_init(struct prefetch *p)
 {
-	prefetch_depth_init(&p->reading.depth, p->options.depth);
+	prefetch_depth_init(&p->reading.depth, p->options.depth, p->store);
 	uint64_t landing = cache_arena_size(cache_arena_of(p->cache));
 	p->reading.read_max = SHARD_BLOCK;
 	if (p->store && landing / 8 > SHARD_BLOCK)

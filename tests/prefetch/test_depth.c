@@ -29,12 +29,12 @@ static void depth_grows_until_the_device_is_full(void **state)
 	struct prefetch_depth depth;
 	(void)state;
 	/* 20 ms away, 1 GB/s: 110 KB reads need 182 in flight. */
-	prefetch_depth_init(&depth, 0);
+	prefetch_depth_init(&depth, 0, false);
 	run_device(&depth, 20000000, 1000000000, 110000, 100000);
 	assert_in_range(depth.settled, 150, PREFETCH_DEPTH_MAX);
 	assert_in_range(prefetch_depth_rate(&depth), 900000000, 1010000000);
 	/* A disk that is full with 8. */
-	prefetch_depth_init(&depth, 0);
+	prefetch_depth_init(&depth, 0, false);
 	run_device(&depth, 100000, 500000000, 110000, 1000000);
 	assert_in_range(depth.settled, PREFETCH_DEPTH_MIN, 24);
 	assert_in_range(prefetch_depth_rate(&depth), 490000000, 510000000);
@@ -46,21 +46,40 @@ static void a_store_far_away_is_filled_at_once(void **state)
 	(void)state;
 	/* 20 ms, 1 GB/s, full with 182: each 20 ms four times as many, and no trial of a disk that is full with less
 	 * than one. */
-	prefetch_depth_init(&depth, 0);
+	prefetch_depth_init(&depth, 0, true);
 	run_device(&depth, 20000000, 1000000000, 110000, PREFETCH_DEPTH_START);
 	assert_int_equal(depth.depth, 4 * PREFETCH_DEPTH_START);
 	run_device(&depth, 20000000, 1000000000, 110000, 4 * PREFETCH_DEPTH_START);
 	assert_int_equal(depth.depth, 16 * PREFETCH_DEPTH_START);
-	prefetch_depth_init(&depth, 0);
+	prefetch_depth_init(&depth, 0, false);
 	run_device(&depth, 100000, 1000000000, 110000, PREFETCH_DEPTH_START);
 	assert_in_range(depth.depth, PREFETCH_DEPTH_START, PREFETCH_DEPTH_START + 6);
+}
+
+/* Half as many reads again seem to give 10% more.  On a link, demands would wait behind them. */
+static void a_little_more_is_not_worth_a_full_link(void **state)
+{
+	struct prefetch_depth depth;
+	(void)state;
+	for (unsigned store = 0; store < 2; store++) {
+		uint64_t now = 1;
+		prefetch_depth_init(&depth, 0, store);
+		for (uint32_t i = 0; i < 100000; i++) {
+			double rate = 1;
+			for (uint32_t d = depth.depth; d > PREFETCH_DEPTH_MIN; d = d * 2 / 3)
+				rate *= 1.1;
+			now += (uint64_t)(2000000 / rate);
+			prefetch_depth_feed(&depth, now, i ? 100000000 : 20000000, 110000, true);
+		}
+		assert_int_equal(depth.settled > 2 * PREFETCH_DEPTH_START, !store);
+	}
 }
 
 static void idle_times_say_nothing(void **state)
 {
 	struct prefetch_depth depth;
 	(void)state;
-	prefetch_depth_init(&depth, 0);
+	prefetch_depth_init(&depth, 0, false);
 	for (uint64_t i = 1; i < 100000; i++)
 		prefetch_depth_feed(&depth, i * 1000000, 1000000, 110000, false);
 	assert_int_equal(depth.depth, PREFETCH_DEPTH_START);
@@ -71,7 +90,7 @@ static void a_fixed_depth_stays(void **state)
 {
 	struct prefetch_depth depth;
 	(void)state;
-	prefetch_depth_init(&depth, 7);
+	prefetch_depth_init(&depth, 7, false);
 	run_device(&depth, 20000000, 1000000000, 110000, 100000);
 	assert_int_equal(depth.depth, 7);
 	assert_true(prefetch_depth_rate(&depth) > 0);
@@ -123,6 +142,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(depth_grows_until_the_device_is_full),
 		cmocka_unit_test(a_store_far_away_is_filled_at_once),
+		cmocka_unit_test(a_little_more_is_not_worth_a_full_link),
 		cmocka_unit_test(idle_times_say_nothing),
 		cmocka_unit_test(a_fixed_depth_stays),
 		cmocka_unit_test(quantiles_are_within_a_bucket),
