@@ -12,7 +12,9 @@
 #include "prefetch/sampler/recognise_private.h"
 
 enum {
-	AGAIN_MIN = 4,        /* a new pass begins if so many of 64 opens are of files seen in this pass */
+	AGAIN_MIN = 4,        /* a new pass begins if so many of 64 opens are of files seen in this pass; */
+	AGAIN_STEEP = 8,      /* with an epoch, if they are so many times as many as in other 64 of the pass, */
+	AGAIN_MAX = 56,       /* ... or so many */
 	LEFT_OVER = 8 * RING, /* opens that were all explained: what the ring has is older than their epochs */
 	LATEST_SHARE = 16,    /* a file counts once within this share of all files */
 	PATIENCE_MIN = RING,
@@ -168,7 +170,7 @@ static void begin_pass(struct prefetch_recognise *r, uint32_t keep)
 {
 	uint64_t first = r->n_recent > keep ? r->n_recent - keep : 0;
 	memset(r->seen, 0, ((size_t)r->n_files / 64 + 1) * sizeof(*r->seen));
-	r->again = 0;
+	r->again = r->pass_repeats = r->pass_opens = 0;
 	ring_clear(r);
 	prefetch_search_end(r);
 	prefetch_unseeded_end(r);
@@ -225,6 +227,15 @@ static void forget_left_over(struct prefetch_recognise *r)
 	r->collected_at = r->opens;
 }
 
+/* Whether so many of the latest opens are of files seen in this pass that an epoch has begun. Who draws files at random,
+ * and some again, opens more and more of them again: then the earlier opens of the pass have such files, too. */
+static bool begins_epoch(const struct prefetch_recognise *r)
+{
+	uint64_t now = (uint64_t)__builtin_popcountll(r->again), earlier = r->pass_repeats - now;
+	uint64_t least = AGAIN_MIN + AGAIN_STEEP * 64 * earlier / (r->pass_opens + 1);
+	return now >= (least < AGAIN_MAX ? least : AGAIN_MAX);
+}
+
 static void collect(struct prefetch_recognise *r, uint32_t file)
 {
 	forget_left_over(r);
@@ -232,13 +243,18 @@ static void collect(struct prefetch_recognise *r, uint32_t file)
 	r->recent[r->n_recent++ % TAIL] = file;
 	r->tail.since++;
 	r->again = r->again << 1 | seen;
+	r->pass_repeats += seen;
+	r->pass_opens++;
 	/* Two jobs also open the same files.  So a ring that is due for a look stays until the look is done.  If the
 	 * look waits for the budget, the new pass begins all the same. */
 	bool waits = r->rolling && !may_look(r) && !prefetch_background_busy(r);
 	bool looked = waits || (!r->search.running && !prefetch_search_due(r));
 	if (__builtin_popcountll(r->again) >= AGAIN_MIN && r->n_recent >= RECENT && looked) {
+		bool epoch = begins_epoch(r);
 		begin_pass(r, 64 - (uint32_t)__builtin_clzll(r->again)); /* from the first of these on */
-		r->patience = PATIENCE_MIN;
+		r->rolling = !epoch;
+		if (epoch)
+			r->patience = PATIENCE_MIN;
 		return;
 	}
 	if (seen)
@@ -331,7 +347,7 @@ void prefetch_recognise_sift(struct prefetch_recognise *r)
 	r->changed = r->astray = r->sifting = false;
 	r->looked = 0;
 	r->n_recent = 0;
-	r->again = 0;
+	r->again = r->pass_repeats = r->pass_opens = 0;
 	prefetch_search_end(r);
 }
 

@@ -332,6 +332,7 @@ struct prefetch_recognise {
 	uint64_t overflow; /* unexplained opens since the ring was full */
 	uint64_t patience; /* so many of them begin a new ring */
 	uint64_t again;    /* the last 64 unexplained opens, a bit each: the file was in `seen` already */
+	uint64_t pass_opens, pass_repeats; /* unexplained opens in this pass; those of files that were in `seen` */
 	uint32_t n_files;
 	uint64_t opens; /* since the recogniser was made; repeated ones count once */
 

@@ -2022,6 +2022,26 @@ static void an_epoch_in_vain_leaves_time_for_the_next(void **state)
 	prefetch_recognise_free(r);
 }
 
+/* A weighted sampler's, say: no epoch begins where files come again, so the search takes no more than it does of a
+ * permutation that it does not know. */
+static void files_that_are_drawn_again_begin_no_epoch(void **state)
+{
+	uint64_t took_ns[2], random = 87;
+	(void)state;
+	for (unsigned again = 0; again < 2; again++) {
+		struct clocks clocks = { 0 };
+		struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS, false);
+		order_of_nobody(N, 88);
+		for (uint32_t i = 0; i < N && again; i++)
+			scratch[i] = (uint32_t)(loader_random(&random) % N);
+		feed_bounded(r, &clocks, scratch, N, 50000);
+		took_ns[again] = searched(r).cpu_ns;
+		assert_int_equal(recognised_tracks(r), 0);
+		prefetch_recognise_free(r);
+	}
+	assert_in_range(took_ns[1], 1, took_ns[0] * 5 / 4); /* looks at each of them would take twice as long */
+}
+
 /* Of a processor as much as is granted, however many opens come; and orders that cost little are found all the same. */
 static void what_nobody_knows_is_searched_within_a_budget(void **state)
 {
@@ -2256,6 +2276,7 @@ int main(void)
 		cmocka_unit_test(a_successor_goes_on_with_what_was_recognised),
 		cmocka_unit_test(what_a_predecessor_left_is_not_believed),
 		cmocka_unit_test(a_wrong_match_is_dropped_after_a_few_opens),
+		cmocka_unit_test(files_that_are_drawn_again_begin_no_epoch),
 		cmocka_unit_test(what_nobody_knows_is_searched_within_a_budget),
 		cmocka_unit_test(a_look_is_not_lost_while_the_seeds_of_another_are_tried),
 		cmocka_unit_test(a_generator_that_is_seeded_for_each_epoch_is_followed),
