@@ -13,7 +13,7 @@ bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_not
 		        "the recogniser is behind by %" PRIu64 " opens: files are read ahead late", counts->behind);
 		return true;
 	}
-	if (counts->recognised || counts->unexplained < FS_READ_AHEAD_UNEXPLAINED_MIN ||
+	if (counts->recognised || counts->rests || counts->unexplained < FS_READ_AHEAD_UNEXPLAINED_MIN ||
 	        percent < FS_READ_AHEAD_MISSED_MIN)
 		return false;
 	snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,

@@ -16,6 +16,7 @@
 #include "fs/supervise/handover_memory.h"
 #include "fs/rank_files.h"
 #include "fs/read_ahead_note.h"
+#include "fs/search_rest.h"
 #include "fs/sink.h"
 #include "fs/watch.h"
 #include "prefetch/sampler/recognise.h"
@@ -84,6 +85,8 @@ struct fs_sampler_streams {
 	bool told_not_followed;                   /* the last try to follow a track failed, and the log says so */
 	bool restored;                            /* what a predecessor left was taken over */
 	uint64_t opened_ns;                       /* time of the last opens */
+	struct fs_search_rest memory;             /* tells whether all that is opened is in memory */
+	bool rests;                               /* so the search rests */
 	uint32_t batch[FS_SAMPLER_STREAMS_BATCH]; /* ... to here */
 	pthread_t thread;
 
@@ -100,6 +103,7 @@ struct fs_sampler_streams {
 	bool sharded_twice; /* since the start: the list that showed it may be another epoch's */
 	struct prefetch_scanned scanned;
 	struct prefetch_searched searched;
+	bool shown_rests;
 };
 
 /* ---- the order of a stream, as shard/view.h asks for it ---- */
@@ -358,6 +362,7 @@ static void publish(struct fs_sampler_streams *fr, bool busy)
 			fr->sharded_twice = shown[i].track.shards_twice;
 	fr->scanned = scanned;
 	fr->searched = searched;
+	fr->shown_rests = fr->rests;
 	if (!busy) {
 		fr->published = fr->taken;
 		fr->begun |= !fr->woken; /* else somebody came meanwhile */
@@ -366,12 +371,13 @@ static void publish(struct fs_sampler_streams *fr, bool busy)
 
 /* Adds one sentence if the recogniser is the reason that opens are not read ahead. `object` has the counters, if they
  * are shown. */
-static void say_what_fails(const struct fs_sampler_streams *fr, bool recognised, uint64_t behind,
+static void say_what_fails(const struct fs_sampler_streams *fr, bool recognised, bool rests, uint64_t behind,
         const struct prefetch_searched *searched, json_t *object)
 {
 	const struct fs_read_ahead_counts counts = {
 		.behind = behind,
 		.recognised = recognised,
+		.rests = rests,
 		.unexplained = searched->unexplained,
 		.opens = (uint64_t)json_integer_value(json_object_get(object, "opens")),
 		.misses = (uint64_t)json_integer_value(json_object_get(object, "misses")),
@@ -382,7 +388,8 @@ static void say_what_fails(const struct fs_sampler_streams *fr, bool recognised,
 }
 
 /* Says who told the order, and what helps if nobody did. recognised: what was recognised, or "". */
-static void say_order(const struct fs_sampler_streams *fr, const char *recognised, uint64_t unexplained, json_t *object)
+static void say_order(
+        const struct fs_sampler_streams *fr, const char *recognised, bool rests, uint64_t unexplained, json_t *object)
 {
 	struct fs_announced_orders_counts announced;
 	char note[PREFETCH_TRACKS_MAX * TEXT_MAX + 16], what[256];
@@ -406,6 +413,10 @@ static void say_order(const struct fs_sampler_streams *fr, const char *recognise
 	} else if (unexplained == 0) {
 		snprintf(note, sizeof(note),
 		        "unknown: no opens yet; whoever knows the order can announce it: ddpfs ctl MNT follow LIST");
+	} else if (rests) {
+		snprintf(note, sizeof(note),
+		        "unknown: everything that is opened is in memory, so no order is needed and the search for it "
+		        "rests");
 	} else {
 		snprintf(note, sizeof(note),
 		        "unknown: %" PRIu64
@@ -467,9 +478,11 @@ void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 	struct prefetch_scanned scanned = { 0 };
 	struct prefetch_searched searched = { 0 };
 	uint64_t behind = 0;
+	bool rests = false;
 	if (fr) {
 		lock_for_scope(&fr->lock);
 		searched = fr->searched;
+		rests = fr->shown_rests;
 		behind = fr->queued - fr->taken;
 		scanned = fr->scanned;
 		for (unsigned i = 0; i < fr->n_shown; i++) {
@@ -500,13 +513,14 @@ void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 	json_object_set_new(object, "recognise_seeds", json_integer((json_int_t)searched.seeds));
 	json_object_set_new(object, "recognise_wrong", json_integer((json_int_t)searched.wrong));
 	json_object_set_new(object, "recognise_search_ns", json_integer((json_int_t)searched.cpu_ns));
-	say_what_fails(fr, json_array_size(samplers) > 0, behind, &searched, object);
+	json_object_set_new(object, "recognise_rests", json_boolean(rests));
+	say_what_fails(fr, json_array_size(samplers) > 0, rests, behind, &searched, object);
 	if (*note)
 		json_object_set_new(object, "recognised_note", json_string(note));
 	json_object_set_new(object, "samplers", samplers);
 	fs_announced_orders_stats(fr ? fr->orders : NULL, object);
 	if (fr)
-		say_order(fr, all, searched.unexplained, object);
+		say_order(fr, all, rests, searched.unexplained, object);
 	if (fr && fr->server->options.scan_threads > 0)
 		json_object_set_new(object, "seed_search",
 		        json_pack("{sb sI sf sI sI}", "running", scanned.running, "tried", (json_int_t)scanned.tried,
@@ -694,6 +708,8 @@ static int begin(struct fs_sampler_streams *fr)
 		.search_thread = true,
 	};
 	int rc = 0;
+	fr->memory = (struct fs_search_rest){ 0 };
+	fr->rests = false;
 	fr->leads = fr->view->all && fr->view->layout == FS_LAYOUT_TREE;
 	if (fr->leads)
 		plan_all(fr, &own, &options);
@@ -828,6 +844,29 @@ static void begin_own(struct fs_sampler_streams *fr)
 		fr->own_begun = fs_sink_own(fr->server->sink, fr->view, true) == 0;
 }
 
+/* Takes in that so many files were opened. Returns whether the search rests: all that is opened is in memory, so an
+ * order would be of no use. In the view of one rank it does not rest, because it also finds who shards twice. */
+static bool rest(struct fs_sampler_streams *fr, size_t opens)
+{
+	struct prefetch_recognised track;
+	bool rested = fr->rests,
+	     memory = fs_search_rest_opened(&fr->memory, opens, prefetch_reads(fr->server->prefetch));
+	fr->rests = memory && !fr->part && prefetch_recognise_get(fr->r, 0, &track) < 0;
+	if (fr->rests && !rested)
+		prefetch_recognise_rest(fr->r);
+	else if (rested && !fr->rests)
+		prefetch_recognise_go_on(fr->r);
+	return fr->rests;
+}
+
+/* Searches for a while. Returns as prefetch_recognise_step. */
+static int search(struct fs_sampler_streams *fr, size_t opens)
+{
+	if (rest(fr, opens))
+		return 0;
+	return opens == FS_SAMPLER_STREAMS_BATCH ? 1 : prefetch_recognise_step(fr->r, STEP_NS);
+}
+
 /* Makes everything as it was before the first reader of the rank. */
 static void forget(struct fs_sampler_streams *fr)
 {
@@ -872,7 +911,7 @@ static void *recognise_run(void *arg)
 		}
 		if (!take_in(fr, left))
 			continue;
-		int rc = n == FS_SAMPLER_STREAMS_BATCH ? 1 : prefetch_recognise_step(fr->r, STEP_NS);
+		int rc = search(fr, n);
 		if (rc < 0 && !failed)
 			log_warning("the trainer's sampler cannot be looked for: %s", base_err_str(rc));
 		failed |= rc < 0;

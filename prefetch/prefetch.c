@@ -506,6 +506,11 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 	};
 }
 
+uint64_t prefetch_reads(struct prefetch *p)
+{
+	return atomic_load_explicit(&p->counters.reads, memory_order_relaxed);
+}
+
 bool prefetch_remote_stats(struct prefetch *p, struct remote_stats *ret_stats)
 {
 	if (!p->http)

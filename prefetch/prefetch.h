@@ -213,6 +213,9 @@ struct prefetch_tier_stats {
 /* Reads these.  It waits for no disk.  Returns false: there is no tier. */
 bool prefetch_tier_stats(struct prefetch *prefetch, struct prefetch_tier_stats *ret_stats);
 
+/* Returns prefetch_stats.reads alone, at next to no cost. */
+uint64_t prefetch_reads(struct prefetch *prefetch);
+
 /* Returns true when nothing is being read, delivered, announced or dropped, and nothing will be until a demand, a
  * hint or a trainer's use comes. */
 bool prefetch_idle(struct prefetch *prefetch);

@@ -227,8 +227,8 @@ static void forget_left_over(struct prefetch_recognise *r)
 	r->collected_at = r->opens;
 }
 
-/* Whether so many of the latest opens are of files seen in this pass that an epoch has begun. Who draws files at random,
- * and some again, opens more and more of them again: then the earlier opens of the pass have such files, too. */
+/* Whether so many of the latest opens are of files seen in this pass that an epoch has begun.  Who draws files at
+ * random, and some again, opens more and more of them again.  Then earlier opens of the pass have such files, too. */
 static bool begins_epoch(const struct prefetch_recognise *r)
 {
 	uint64_t now = (uint64_t)__builtin_popcountll(r->again), earlier = r->pass_repeats - now;
@@ -323,6 +323,18 @@ void prefetch_recognise_pause(struct prefetch_recognise *r)
 		return; /* a look at these opens is still to come */
 	r->n_recent = 0;
 	begin_ring(r);
+}
+
+void prefetch_recognise_rest(struct prefetch_recognise *r)
+{
+	prefetch_search_end(r);
+	prefetch_unseeded_end(r);
+}
+
+void prefetch_recognise_go_on(struct prefetch_recognise *r)
+{
+	begin_pass(r, TAIL);
+	r->patience = PATIENCE_MIN;
 }
 
 void prefetch_recognise_sift(struct prefetch_recognise *r)

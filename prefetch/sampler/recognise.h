@@ -120,6 +120,12 @@ void prefetch_recognise_opened(struct prefetch_recognise *recognise, const uint3
  * at the opens since its last look.  Once all of them were looked at, the ring begins anew. */
 void prefetch_recognise_pause(struct prefetch_recognise *recognise);
 
+/* Ends all searches, because nobody needs their result now.  Opens are still taken in.  Nothing may be searched
+ * (prefetch_recognise_step) before prefetch_recognise_go_on. */
+void prefetch_recognise_rest(struct prefetch_recognise *recognise);
+/* Ends a rest: a new search begins with the latest unexplained opens, of which there are 96 if so many came. */
+void prefetch_recognise_go_on(struct prefetch_recognise *recognise);
+
 enum { PREFETCH_RECOGNISE_LATER = 2 };
 /* Searches and builds permutations for about `max_ns` of CPU time.  0: one slice, which takes about a millisecond, or
  * three for a world of hundreds of ranks.  It takes longer to list a directory tree whose files are opened for the

@@ -59,6 +59,9 @@ static void test_nothing_recognised_is_not_said_without_a_reason(void **state)
 	other.unexplained = 511;
 	assert_null(note_of(other));
 	other = counts;
+	other.rests = true;
+	assert_null(note_of(other));
+	other = counts;
 	other.misses = 99;
 	assert_null(note_of(other));
 	other = counts;

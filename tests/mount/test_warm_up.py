@@ -191,6 +191,53 @@ def test_drop_caches_in_the_middle_is_mended_and_does_not_loop(mount, dataset):
     read(m, shuffled())
 
 
+def resting(m):
+    """Reads the dataset, in memory by now, until the search for its order rests."""
+    for _ in range(10):
+        read(m, shuffled())
+        now = settled(m)
+        if now["recognise_rests"]:
+            return now
+    raise AssertionError(now)
+
+
+def test_the_search_for_an_order_rests_while_everything_is_in_memory(mount, dataset):
+    m = mount(dataset, TREE)
+    read(m, shuffled())
+    assert settled(m)["recognise_looks"] > 0
+    before = resting(m)
+    assert before["order_note"].startswith("unknown: everything that is opened is in memory")
+    assert "read_ahead_note" not in before
+    read(m, shuffled())
+    now = settled(m)
+    if now["recognise_rests"] and now["reads"] == before["reads"]:  # the kernel took nothing back
+        assert (now["recognise_looks"], now["recognise_seeds"]) == (before["recognise_looks"], before["recognise_seeds"])
+    assert now["recognise_unexplained"] > before["recognise_unexplained"]
+    assert now["recognised"] == "nothing"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="writes to /proc/sys")
+def test_the_search_goes_on_when_opens_miss_again(mount, dataset):
+    m = mount(dataset, TREE)
+    read(m, shuffled())
+    before = resting(m)
+    with open("/proc/sys/vm/drop_caches", "w") as f:
+        f.write("3")
+    read(m, shuffled()[:4 * ENOUGH])
+    now = settled(m)
+    assert not now["recognise_rests"]
+    assert now["recognise_looks"] > before["recognise_looks"]
+    assert "announce the order" in now["order_note"]
+
+
+def test_the_search_does_not_rest_while_opens_miss(mount, dataset):
+    m = mount(dataset, SMALL)
+    for _ in range(4):
+        read(m, shuffled())
+        now = settled(m)
+        assert not now["recognise_rests"] and "announce the order" in now["order_note"]
+
+
 def test_a_killed_server_in_the_middle(mount, dataset):
     m = mount(dataset, TREE)
     names = shuffled()

@@ -2042,6 +2042,31 @@ static void files_that_are_drawn_again_begin_no_epoch(void **state)
 	assert_in_range(took_ns[1], 1, took_ns[0] * 5 / 4); /* looks at each of them would take twice as long */
 }
 
+/* Then the latest opens are enough, and a search that was under way is forgotten. */
+static void a_search_that_rested_begins_with_the_latest_opens(void **state)
+{
+	struct clocks clocks = { 0 };
+	struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS, false);
+	(void)state;
+	order_of_nobody(N, 86);
+	feed_bounded(r, &clocks, scratch, 400, 200000);
+	prefetch_recognise_rest(r);
+	struct prefetch_searched before = searched(r);
+	prefetch_recognise_opened(r, scratch + 400, N - 400);
+	randperm(N, 47, 0, order);
+	prefetch_recognise_opened(r, order, 96);
+	assert_int_equal(searched(r).looks, before.looks);
+	assert_int_equal(searched(r).seeds, before.seeds);
+	prefetch_recognise_go_on(r);
+	while (recognised_tracks(r) == 0 && clocks.elapsed_ns < UINT64_C(60000000000)) {
+		clocks.elapsed_ns += 20000000;
+		assert_true(prefetch_recognise_step(r, 0) >= 0);
+	}
+	assert_int_equal(only_track(r).seed, 47);
+	assert_int_equal(only_track(r).after, 96);
+	prefetch_recognise_free(r);
+}
+
 /* Of a processor as much as is granted, however many opens come; and orders that cost little are found all the same. */
 static void what_nobody_knows_is_searched_within_a_budget(void **state)
 {
@@ -2277,6 +2302,7 @@ int main(void)
 		cmocka_unit_test(what_a_predecessor_left_is_not_believed),
 		cmocka_unit_test(a_wrong_match_is_dropped_after_a_few_opens),
 		cmocka_unit_test(files_that_are_drawn_again_begin_no_epoch),
+		cmocka_unit_test(a_search_that_rested_begins_with_the_latest_opens),
 		cmocka_unit_test(what_nobody_knows_is_searched_within_a_budget),
 		cmocka_unit_test(a_look_is_not_lost_while_the_seeds_of_another_are_tried),
 		cmocka_unit_test(a_generator_that_is_seeded_for_each_epoch_is_followed),
