@@ -253,7 +253,7 @@ def foreign_torch(env):
     out = []
     for kind in ("numpy", "weighted"):
         for what, part, bars in (("fits", 1.25, (1.4, 0.95)), ("is 4 times the budget", 0.25, (0.9, None))):
-            ratios, cpus = [[], []], []
+            ratios, cpus, again = [[], []], [], []
             for rep in range(env.reps + 1):
                 rates, cpu = [], []
                 for mount in (False, True):
@@ -271,11 +271,14 @@ def foreign_torch(env):
                             passes = [child.one_pass(mounts), child.one_pass()]
                     rates.append([gbps(r) for r in passes])
                     cpu.append(1e6 * passes[0]["cpu"] / passes[0]["files"])
+                    again.append(passes[0]["again"] / passes[0]["files"])
                 if rep:  # the first round is discarded
                     for epoch in (0, 1):
                         ratios[epoch].append(rates[1][epoch] / rates[0][epoch])
                     cpus.append(cpu)
             note = "processor us a file, ext4 and mount: " + ", ".join(f"{_median(c):.0f}" for c in zip(*cpus))
+            if any(again):
+                note += f"; {_median(again):.0%} of epoch 1 had been drawn before: in memory on ext4"
             for epoch, bar in enumerate(bars):
                 if bar:
                     out.append(Check(f"{kind}, the dataset {what}, epoch {epoch + 1} / loose ext4",

@@ -161,8 +161,16 @@ def open_numpy(where):
 def open_weighted(where):
     import torch
 
+    class Counting(torch.utils.data.WeightedRandomSampler):
+        again = 0  # of its latest draws those of a file that was drawn before
+
+        def __iter__(self):
+            drawn = list(super().__iter__())
+            self.again = len(drawn) - len(set(drawn))
+            return iter(drawn)
+
     files = Files(listed(where))
-    return loader(files, sampler=torch.utils.data.WeightedRandomSampler(torch.rand(len(files)) + 0.1, len(files)))
+    return loader(files, sampler=Counting(torch.rand(len(files)) + 0.1, len(files)))
 
 
 def open_view(where):
@@ -254,7 +262,7 @@ def one_pass(batches, start):
         size += int(length)
     steady = sorted(waits[1:] or waits)
     print(json.dumps({"files": files, "bytes": size, "sec": time.monotonic() - start, "list_s": 0, "failures": 0,
-                      "first_s": waits[0], "p99_batch_ms": 1e3 * steady[len(steady) * 99 // 100]}), flush=True)
+                      "again": getattr(getattr(batches, "sampler", None), "again", 0), "first_s": waits[0], "p99_batch_ms": 1e3 * steady[len(steady) * 99 // 100]}), flush=True)
 
 
 def main():
