@@ -22,7 +22,28 @@ void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed, bool stor
 		.hold = fixed ? FIXED : 0,
 		.starting = !fixed,
 		.gain = store ? GAIN_STORE : GAIN,
+		.most_reads = store ? PREFETCH_DEPTH_MAX : PREFETCH_DEPTH_SMALL_MAX,
 	};
+}
+
+/* Returns the largest depth for reads as they are now. */
+static uint32_t most(const struct prefetch_depth *depth)
+{
+	uint64_t reads = depth->mean_bytes ? PREFETCH_DEPTH_BYTES / depth->mean_bytes : 0;
+	if (reads < PREFETCH_DEPTH_MAX)
+		return PREFETCH_DEPTH_MAX;
+	return reads < depth->most_reads ? (uint32_t)reads : depth->most_reads;
+}
+
+/* Takes in the size of a read. When reads have got larger, the depth may be too large. */
+static void take_size(struct prefetch_depth *depth, uint64_t bytes)
+{
+	depth->mean_bytes = depth->mean_bytes ? (depth->mean_bytes * 15 + bytes) / 16 : bytes;
+	if (depth->hold == FIXED || depth->depth <= most(depth))
+		return;
+	depth->depth = depth->settled = most(depth);
+	depth->settled_rate = 0;
+	depth->since_ns = 0;
 }
 
 /* Returns the depth of the next trial. */
@@ -31,7 +52,7 @@ static uint32_t next_trial(const struct prefetch_depth *depth)
 	uint32_t d = depth->up ? depth->settled + depth->settled / 2 : depth->settled * 2 / 3;
 	if (d < PREFETCH_DEPTH_MIN)
 		return PREFETCH_DEPTH_MIN;
-	return d > PREFETCH_DEPTH_MAX ? PREFETCH_DEPTH_MAX : d;
+	return d > most(depth) ? most(depth) : d;
 }
 
 /* Decides after an interval that gave `rate` (bytes per ns) at depth->depth. */
@@ -71,12 +92,12 @@ static void start(struct prefetch_depth *depth, uint64_t took_ns)
 {
 	if (!depth->least_ns || took_ns < depth->least_ns)
 		depth->least_ns = took_ns;
-	if (took_ns > 2 * depth->least_ns || depth->depth == PREFETCH_DEPTH_MAX)
+	if (took_ns > 2 * depth->least_ns || depth->depth >= most(depth))
 		depth->starting = false;
 	else
 		depth->depth += START_STEP;
-	if (depth->depth > PREFETCH_DEPTH_MAX)
-		depth->depth = PREFETCH_DEPTH_MAX;
+	if (depth->depth > most(depth))
+		depth->depth = most(depth);
 	depth->settled = depth->depth;
 }
 
@@ -86,6 +107,7 @@ void prefetch_depth_feed(struct prefetch_depth *depth, uint64_t now_ns, uint64_t
 		depth->since_ns = 0;
 		return;
 	}
+	take_size(depth, bytes);
 	if (depth->starting) {
 		start(depth, took_ns);
 		return;

@@ -16,8 +16,15 @@
 #include <stdint.h>
 
 /* The maximum suffices for reads of 110 KB that take 20 ms each at 1.75 GB/s.  With more, the scheduler of a disk
- * behind the delay lets some reads wait for longer than the window lasts (448: 1.2 times the time). */
-enum { PREFETCH_DEPTH_MIN = 4, PREFETCH_DEPTH_START = 16, PREFETCH_DEPTH_MAX = 320 };
+ * behind the delay lets some reads wait for longer than the window lasts (448: 1.2 times the time).  Of smaller reads
+ * as many bytes may be in flight, in at most PREFETCH_DEPTH_SMALL_MAX of them. */
+enum {
+	PREFETCH_DEPTH_MIN = 4,
+	PREFETCH_DEPTH_START = 16,
+	PREFETCH_DEPTH_MAX = 320,
+	PREFETCH_DEPTH_SMALL_MAX = 2048,
+	PREFETCH_DEPTH_BYTES = 34 << 20,
+};
 
 struct prefetch_depth {
 	uint32_t depth;      /* reads, now */
@@ -31,10 +38,13 @@ struct prefetch_depth {
 	uint64_t bytes;      /* read in the interval */
 	uint32_t reads;      /* ... in so many reads */
 	double gain;         /* a trial with a larger depth must raise the rate so many times */
+	uint64_t mean_bytes; /* of a read, lately; 0: none came back */
+	uint32_t most_reads; /* the largest depth, for small reads */
 };
 
 /* Starts measuring at PREFETCH_DEPTH_START, or, if fixed > 0, with that depth for ever.  store: what is read lies in a
- * store, where a demand shares the link with the reads in flight.  So a larger depth must gain more. */
+ * store, where a demand shares the link with the reads in flight.  So a larger depth must gain more, and the maximum of
+ * small reads is that of others. */
 void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed, bool store);
 
 /* Takes in a read of `bytes` bytes that came back at now_ns and took took_ns.  busy: as many reads as the depth

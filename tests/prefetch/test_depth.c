@@ -56,6 +56,24 @@ static void a_store_far_away_is_filled_at_once(void **state)
 	assert_in_range(depth.depth, PREFETCH_DEPTH_START, PREFETCH_DEPTH_START + 6);
 }
 
+/* Of 4 KiB, 20 ms away: 320 reads of a local dataset would be 1.3 MB in flight. A store gets no more than 320. */
+static void small_reads_may_be_more(void **state)
+{
+	struct prefetch_depth depth;
+	(void)state;
+	prefetch_depth_init(&depth, 0, false);
+	run_device(&depth, 20000000, 1000000000, 4096, 10000);
+	assert_in_range(depth.depth, PREFETCH_DEPTH_MAX + 1, PREFETCH_DEPTH_SMALL_MAX);
+	prefetch_depth_init(&depth, 0, true);
+	run_device(&depth, 20000000, 1000000000, 4096, 10000);
+	assert_in_range(depth.depth, PREFETCH_DEPTH_START, PREFETCH_DEPTH_MAX);
+	/* When reads get larger, the depth is taken back. */
+	prefetch_depth_init(&depth, 0, false);
+	run_device(&depth, 20000000, 1000000000, 4096, 10000);
+	run_device(&depth, 20000000, 10000000000, 1 << 20, 10000);
+	assert_in_range(depth.settled, PREFETCH_DEPTH_START, PREFETCH_DEPTH_MAX);
+}
+
 /* Half as many reads again seem to give 10% more.  On a link, demands would wait behind them. */
 static void a_little_more_is_not_worth_a_full_link(void **state)
 {
@@ -142,6 +160,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(depth_grows_until_the_device_is_full),
 		cmocka_unit_test(a_store_far_away_is_filled_at_once),
+		cmocka_unit_test(small_reads_may_be_more),
 		cmocka_unit_test(a_little_more_is_not_worth_a_full_link),
 		cmocka_unit_test(idle_times_say_nothing),
 		cmocka_unit_test(a_fixed_depth_stays),
