@@ -2,7 +2,7 @@
 /* Which directories' names the kernel has, because the server's own thread has listed them with attributes. And which
  * names such a listing has, if not all: those that were picked (fs/names_ahead.h).
  *
- * A look-up of one name costs the server and the kernel ten times as much as the same name in such a listing. So where
+ * A look-up of one name costs the server and the kernel five times as much as the same name in such a listing. So where
  * many files of a directory are read, the whole directory is listed, in pieces between look-ups (fs/sink.c). Its names
  * then stay: when a file is dropped, only its pages go, and its attributes are not valid any more. So a later epoch
  * needs the attributes again, and gets them in the same way. If the kernel forgets a name, it refuses to store that

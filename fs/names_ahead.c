@@ -9,7 +9,8 @@
 /* Forgets what was taken if the engine does not go on where it was: the stream has moved, or names were lost. */
 static void follow(struct fs_names_ahead *ahead, uint64_t epoch, uint64_t turn, uint32_t n)
 {
-	bool on = ahead->at_once && ahead->epoch == epoch && ahead->next == turn;
+	/* The engine leaves out turns that the reader has used already. */
+	bool on = ahead->at_once && ahead->epoch == epoch && ahead->next <= turn && turn <= ahead->until;
 	bool next_epoch = ahead->at_once && ahead->epoch + 1 == epoch && turn == 0;
 	if (!on) {
 		ahead->until = turn;
@@ -60,10 +61,11 @@ static void list_runs(struct fs_names_ahead *ahead, const struct fs_names_ahead_
 	list_run(ahead, ops, user, dir, from, ahead->n);
 }
 
-/* Takes the next turns. Returns false if there are none. */
-static bool take(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user, uint64_t turns)
+/* Takes the next turns, at most so many. `picks` is empty. Returns false if there are none. */
+static bool take(
+        struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user, uint64_t turns, uint64_t most)
 {
-	uint32_t room = FS_NAMES_AHEAD_MAX - ahead->n, n = ahead->at_once < room ? ahead->at_once : room;
+	uint32_t n = ahead->at_once < most ? ahead->at_once : (uint32_t)most;
 	if (ahead->until >= turns)
 		return false;
 	n = turns - ahead->until < n ? (uint32_t)(turns - ahead->until) : n;
@@ -75,16 +77,17 @@ static bool take(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *
 	return true;
 }
 
-/* Looks up what is left of the turns before `end`. */
-static void look_up(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user, uint64_t end)
+/* Looks up what is left of the turns [begin, end), and forgets those before. */
+static void look_up(
+        struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user, uint64_t begin, uint64_t end)
 {
 	uint32_t left = 0;
 	for (uint32_t i = 0; i < ahead->n; i++) {
 		const struct fs_names_ahead_pick *pick = &ahead->picks[i];
-		if (pick->file == SHARD_NONE)
+		if (pick->file == SHARD_NONE || pick->turn < begin)
 			continue;
 		if (pick->turn < end)
-			ops->look_up(user, pick->file, ahead->at_once == FS_NAMES_AHEAD_MAX);
+			ops->look_up(user, pick->file, ahead->few);
 		else
 			ahead->picks[left++] = *pick;
 	}
@@ -94,13 +97,17 @@ static void look_up(struct fs_names_ahead *ahead, const struct fs_names_ahead_op
 void fs_names_ahead_asked(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user,
         uint64_t epoch, uint64_t turns, uint64_t turn, uint32_t n)
 {
+	uint64_t times = (uint64_t)n * FS_NAMES_AHEAD_TIMES, most = times < ahead->most ? times : ahead->most;
+	if (most < FS_NAMES_AHEAD_FIRST)
+		most = FS_NAMES_AHEAD_FIRST;
 	follow(ahead, epoch, turn, n);
 	while (ahead->until < ahead->next) {
-		look_up(ahead, ops, user, ahead->until); /* makes room */
-		if (!take(ahead, ops, user, turns))
+		look_up(ahead, ops, user, turn, ahead->until);
+		if (!take(ahead, ops, user, turns, most))
 			break;
 		list_runs(ahead, ops, user);
-		ahead->at_once = ahead->at_once < FS_NAMES_AHEAD_MAX / 4 ? ahead->at_once * 4 : FS_NAMES_AHEAD_MAX;
+		ahead->few = ahead->at_once >= ahead->most;
+		ahead->at_once = ahead->at_once * 4 < ahead->most ? ahead->at_once * 4 : ahead->most;
 	}
-	look_up(ahead, ops, user, ahead->next);
+	look_up(ahead, ops, user, turn, ahead->next);
 }

@@ -10,20 +10,21 @@
  *                 next                      until     [next, until): listed, or still in `picks`
  *
  * The turns taken at once grow fourfold, from FS_NAMES_AHEAD_FIRST on. So a reader that has just begun gets its first
- * names after a few look-ups.
+ * names after a few look-ups. They are at most eight times what the engine asks for. It asks for little if its reader
+ * is near, which then would wait, or if its window has few files, whose names would lie there for long.
  *
  * Threads: one owner (the toucher). */
 #ifndef DDPFS_FS_NAMES_AHEAD_H
 #define DDPFS_FS_NAMES_AHEAD_H
 
+#include <stdbool.h>
 #include <stdint.h>
-
-#include "prefetch/sink.h"
 
 enum {
 	FS_NAMES_AHEAD_FIRST = 16,
-	FS_NAMES_AHEAD_MAX = PREFETCH_NAMES_AHEAD, /* turns taken at once: 5 ms to 10 ms */
-	FS_NAMES_AHEAD_RUN = 8,                    /* with fewer names, a listing costs as much as look-ups */
+	FS_NAMES_AHEAD_MAX = 2048, /* turns taken at once: 5 ms to 10 ms */
+	FS_NAMES_AHEAD_RUN = 8,    /* fewer names of a directory are looked up */
+	FS_NAMES_AHEAD_TIMES = 8,  /* the turns that the engine asks for */
 };
 
 /* A file whose name is needed. */
@@ -32,11 +33,13 @@ struct fs_names_ahead_pick {
 	uint32_t file; /* SHARD_NONE: done */
 };
 
-/* What is known of a stream; zeros at first. */
+/* What is known of a stream; zeros at first, but for `most`. */
 struct fs_names_ahead {
+	uint32_t most;        /* turns taken at once, at most FS_NAMES_AHEAD_MAX; the owner sets it */
 	uint64_t epoch, next; /* the turn that the engine will ask for, if it goes on */
 	uint64_t until;       /* the turns before it were taken */
 	uint32_t at_once;     /* turns that are taken next; 0: none were taken yet */
+	bool few;             /* the last time, as many were taken as ever are */
 	uint32_t n;
 	struct fs_names_ahead_pick picks[FS_NAMES_AHEAD_MAX]; /* files of turns before `until` that are not done */
 };
@@ -48,7 +51,8 @@ struct fs_names_ahead_ops {
 	uint32_t (*dir)(void *user, uint32_t file);
 	/* Makes the names of files[n] of one directory known; the files ascend. */
 	void (*list)(void *user, uint32_t dir, const uint32_t *files, uint32_t n);
-	/* Makes the name of one file known. @few: its directory has few files among as many turns as are ever taken. */
+	/* Makes the name of one file known. @few: as many turns were taken as ever are, and its directory has fewer
+	 * than FS_NAMES_AHEAD_RUN files of them. */
 	void (*look_up)(void *user, uint32_t file, bool few);
 };
 

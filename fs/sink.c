@@ -33,6 +33,7 @@ enum {
 	LIST_PART = 16,        /* names that are listed for one look-up: as much work again */
 	LIST_OPEN = 32,        /* names that could be listed while a directory is opened and closed */
 	LIST_WARM_UP = 16384,  /* names that a warm-up lists at once */
+	NAMES_AHEAD_PART = 64, /* of the budget: the names that a stream's next turns may take */
 	REST_MS = 100, /* ms without an open, after which nothing is looked up if there is no copy of the mount */
 	/* Announced lists, those that replace them, and recognised samplers: one at least in each rank. */
 	FOLLOWED_MAX = 192 + FS_VIEWS_MAX,
@@ -269,7 +270,7 @@ static bool list_picked(const struct order *order, uint32_t dir, const uint32_t 
 	fs_directory_names_pick(names, files, n);
 	int rc = list_entries(sink, fd, &offset, n);
 	fs_directory_names_pick(names, NULL, 0);
-	return rc == 0;
+	return rc == 0 && !is_over(order);
 }
 
 static void look_up_ahead(void *user, uint32_t file, bool few)
@@ -295,7 +296,7 @@ static void list_ahead(void *user, uint32_t dir, const uint32_t *files, uint32_t
 	if (first == n || is_over(order))
 		return;
 	fs_directory_names_came(sink->server->names, files[first++]);
-	bool listed = n - first >= FS_NAMES_AHEAD_RUN && list_picked(order, dir, files + first, n - first);
+	bool listed = n - first >= FS_NAMES_AHEAD_RUN - 1 && list_picked(order, dir, files + first, n - first);
 	for (uint32_t i = first; i < n; i++) {
 		if (listed)
 			fs_directory_names_came(sink->server->names, files[i]);
@@ -684,9 +685,12 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 	bool tree = view->all && view->layout == FS_LAYOUT_TREE && !*view->place;
 	vs->by_directory = wanted->warm_up || (sink->names_fit && tree);
 	vs->ahead = tree && !wanted->warm_up && !sink->server->info->grouped;
+	uint64_t most = fs_budget_bytes(sink->server->budget) / NAMES_AHEAD_PART / FS_FILE_OVERHEAD_BYTES;
+	vs->names.most = most < FS_NAMES_AHEAD_MAX ? (uint32_t)most : FS_NAMES_AHEAD_MAX;
 	vs->fits = fs_budget_bytes(sink->server->budget) > sink->server->info->content_bytes / 10;
 	struct prefetch_stream_options options = *wanted;
 	options.user = vs;
+	options.names_ahead = vs->ahead ? vs->names.most : 0;
 	int rc = prefetch_stream_new(sink->server->prefetch, &options, &vs->stream);
 	if (rc < 0) {
 		free(vs);

@@ -376,7 +376,7 @@ static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 		struct cache_victim *v = &p->lister.drops[i];
 		if (v->block == CACHE_WHOLE && !v->announced)
 			v->announced = cache_timeline_next_below(&s->tl, v->id, SHARD_NONE,
-			                       s->announced + PREFETCH_NAMES_AHEAD) != CACHE_NEVER;
+			                       s->announced + s->options.names_ahead) != CACHE_NEVER;
 	}
 	return false;
 }

@@ -30,9 +30,6 @@ enum { PREFETCH_LOOK_BYTES = 128 << 10 }; /* most bytes of a look: the kernel an
 
 struct prefetch_sink;
 
-/* A sink may make names of so many turns more than were announced. */
-enum { PREFETCH_NAMES_AHEAD = 2048 };
-
 struct prefetch_sink_ops {
 	/* Announces turns [turn, turn + n) of `epoch` of the stream whose options have this `user`.  If it fails,
 	 * store fails.  NULL: nothing must exist first, so the engine may fetch the whole window at once. */

@@ -48,7 +48,8 @@ struct prefetch_stream_options {
 	 * has at most one such stream.  The view has one epoch, whose turns are all samples in storage order.  No uses
 	 * are told. */
 	bool warm_up;
-	void *user; /* given to the sink's announce */
+	uint32_t names_ahead; /* the sink may have made names of so many turns more than were announced to it */
+	void *user;           /* given to the sink's announce */
 };
 
 /* Makes a stream, and waits until the engine has taken it up.

@@ -66,6 +66,7 @@ static void begin(uint32_t per_dir, uint32_t stride)
 {
 	memset(&order, 0, sizeof(order));
 	memset(&ahead, 0, sizeof(ahead));
+	ahead.most = FS_NAMES_AHEAD_MAX;
 	order.per_dir = per_dir;
 	order.stride = stride;
 }
@@ -102,7 +103,7 @@ static void a_few_directories_are_listed_and_many_are_not(void **state)
 {
 	(void)state;
 	begin(2000, 7919); /* 10 directories */
-	ask(0, 0, TURNS, 64);
+	ask(0, 0, TURNS, 512);
 	assert_true(order.looked_up <= 5 * FS_NAMES_AHEAD_FIRST);
 	assert_true(order.listed / order.lists > 100);
 	begin(2, 7919); /* 10,000 */
@@ -131,6 +132,38 @@ static void a_stream_that_moves_or_begins_again_makes_its_names_again(void **sta
 	ask(1, 0, 1000, 512); /* the next epoch */
 }
 
+/* The reader has overtaken the engine, which goes on behind it: what was listed there still counts. */
+static void turns_may_be_left_out(void **state)
+{
+	(void)state;
+	begin(2000, 7919);
+	ask(0, 0, 5000, 512);
+	uint32_t looked_up = order.looked_up;
+	uint64_t until = ahead.until;
+	assert_true(until > 5000);
+	ask(0, until - 1, 12000, 512);
+	assert_int_equal(order.looked_up, looked_up);
+	for (uint64_t turn = 5000; turn < 12000; turn++)
+		assert_int_equal(order.made[file_of(&order, turn)], 1);
+}
+
+/* A reader is near, or the window has few files. */
+static void whoever_asks_for_little_gets_little(void **state)
+{
+	(void)state;
+	begin(2000, 7919);
+	for (uint64_t turn = 0; turn < 5000; turn += 16) {
+		ask(0, turn, turn + 16, 16);
+		assert_in_range(ahead.until, turn + 16, turn + FS_NAMES_AHEAD_TIMES * 16 + 16);
+	}
+	begin(2000, 7919);
+	ahead.most = 100; /* of a small budget */
+	for (uint64_t turn = 0; turn < 5000; turn += 500) {
+		ask(0, turn, turn + 500, 500);
+		assert_in_range(ahead.until, turn + 500, turn + 600);
+	}
+}
+
 static void a_file_may_come_again(void **state)
 {
 	(void)state;
@@ -149,6 +182,8 @@ int main(void)
 		cmocka_unit_test(a_few_directories_are_listed_and_many_are_not),
 		cmocka_unit_test(the_first_turns_come_soon),
 		cmocka_unit_test(a_stream_that_moves_or_begins_again_makes_its_names_again),
+		cmocka_unit_test(turns_may_be_left_out),
+		cmocka_unit_test(whoever_asks_for_little_gets_little),
 		cmocka_unit_test(a_file_may_come_again),
 	};
 	return cmocka_run_group_tests_name("fs/names_ahead", tests, NULL, NULL);

@@ -262,7 +262,8 @@ def one_pass(batches, start):
         size += int(length)
     steady = sorted(waits[1:] or waits)
     print(json.dumps({"files": files, "bytes": size, "sec": time.monotonic() - start, "list_s": 0, "failures": 0,
-                      "again": getattr(getattr(batches, "sampler", None), "again", 0), "first_s": waits[0], "p99_batch_ms": 1e3 * steady[len(steady) * 99 // 100]}), flush=True)
+                      "again": getattr(getattr(batches, "sampler", None), "again", 0), "first_s": waits[0],
+                      "p99_batch_ms": 1e3 * steady[len(steady) * 99 // 100]}), flush=True)
 
 
 def main():
