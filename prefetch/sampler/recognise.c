@@ -12,9 +12,9 @@
 #include "prefetch/sampler/recognise_private.h"
 
 enum {
-	AGAIN_MIN = 4,        /* a new pass begins if so many of 64 opens are of files seen in this pass; */
-	AGAIN_STEEP = 8,      /* with an epoch, if they are so many times as many as in other 64 of the pass, */
-	AGAIN_MAX = 56,       /* ... or so many */
+	AGAIN_MIN = 4,        /* a new pass begins if so many of 64 opens are of files seen in this pass */
+	AGAIN_STEEP = 8,      /* an epoch begins if they are so many times as dense as before in the pass */
+	AGAIN_MAX = 56,       /* ... or if there are so many of them */
 	LEFT_OVER = 8 * RING, /* opens that were all explained: what the ring has is older than their epochs */
 	LATEST_SHARE = 16,    /* a file counts once within this share of all files */
 	PATIENCE_MIN = RING,
@@ -232,7 +232,8 @@ static void forget_left_over(struct prefetch_recognise *r)
 static bool begins_epoch(const struct prefetch_recognise *r)
 {
 	uint64_t now = (uint64_t)__builtin_popcountll(r->again), earlier = r->pass_repeats - now;
-	uint64_t least = AGAIN_MIN + AGAIN_STEEP * 64 * earlier / (r->pass_opens + 1);
+	uint64_t span = 64 - (uint64_t)__builtin_clzll(r->again); /* opens since the first of these */
+	uint64_t least = AGAIN_MIN + AGAIN_STEEP * span * earlier / (r->pass_opens + 1);
 	return now >= (least < AGAIN_MAX ? least : AGAIN_MAX);
 }
 

@@ -589,6 +589,37 @@ static void a_reader_of_dali_goes_from_shard_to_shard(void **state)
 	}
 }
 
+/* A job looks at some files before its first epoch, which nobody knows. The beginning of the second one shows all the
+ * same, so seeds are tried that are not tried in the middle of an epoch. */
+static void files_that_come_twice_hide_no_epoch(void **state)
+{
+	struct prefetch_recognise *r = new_recognise(3000);
+	uint64_t random = 85;
+	(void)state;
+	for (uint32_t i = 0; i < N; i++)
+		order[i] = i;
+	for (uint32_t i = N - 1; i > 0; i--) {
+		uint32_t j = (uint32_t)(loader_random(&random) % (i + 1)), kept = order[i];
+		order[i] = order[j];
+		order[j] = kept;
+	}
+	for (uint32_t i = 0; i < N; i += 50)
+		prefetch_recognise_opened(r, &i, 1);
+	for (uint32_t k = 0; k < N; k++) {
+		prefetch_recognise_opened(r, &order[k], 1);
+		if (k % 16 == 15)
+			work(r);
+	}
+	whole(N, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_NUMPY, .seed = 2500 }, order);
+	for (uint32_t k = 0; k < N / 4; k++) {
+		prefetch_recognise_opened(r, &order[k], 1);
+		if (k % 16 == 15)
+			work(r);
+	}
+	assert_int_equal(only_track(r).seed, 2500);
+	prefetch_recognise_free(r);
+}
+
 /* What a predecessor has left is followed, in the middle of any epoch. */
 static void a_successor_goes_on_with_a_shuffle(void **state)
 {
@@ -810,6 +841,7 @@ int main(void)
 		cmocka_unit_test(ranks_with_their_own_parts_are_found_again_after_a_jump),
 		cmocka_unit_test(dali_is_recognised_and_followed),
 		cmocka_unit_test(a_reader_of_dali_goes_from_shard_to_shard),
+		cmocka_unit_test(files_that_come_twice_hide_no_epoch),
 		cmocka_unit_test(a_successor_goes_on_with_a_shuffle),
 		cmocka_unit_test(the_whole_is_not_taken_for_the_first_part),
 		cmocka_unit_test(an_epoch_is_found_behind_opens_of_others),
