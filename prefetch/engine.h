@@ -428,6 +428,7 @@ struct prefetch_losses {
 	bool refetch;       /* the next refetch_turns of all streams must be fetched again */
 	uint32_t refetch_turns;
 	uint64_t looked_ns;    /* when the sink was asked for the lister's `looks` */
+	uint32_t looked, gone; /* so much was asked for since that was judged; of it, gone */
 	uint64_t refetch_uses; /* uses since `refetch` was last set */
 	uint64_t refetch_ns;   /* when it was last set; 0: never */
 };

@@ -41,6 +41,7 @@ enum {
 	LOOK_PART = 8,        /* ... those that fit 1/8 of landing memory */
 	LOOK_BYTES = 8 << 20, /* the sink is asked for about so many bytes at a time */
 	LOOK_GONE = 4,        /* if more than 1/4 of what was asked for is gone, whole chunks are fetched again */
+	LOOK_JUDGED = 64,     /* ... and that is judged when so much was asked for */
 };
 static const uint64_t LOST_NS = 1000000000;
 static const uint64_t NAMES_NS = 100000000;
@@ -290,6 +291,18 @@ static void count_wasted(struct prefetch *p)
 	prefetch_each_stream(p, waste_ahead);
 }
 
+/* Returns how many times the sink is asked for a sample. */
+static uint64_t looks_of(struct prefetch *p, const uint32_t *files, uint32_t n)
+{
+	uint64_t looks = 0;
+	struct shard_place f;
+	for (uint32_t i = 0; i < n; i++)
+		looks += shard_index_place(p->options.index, files[i], &f) < 0
+		                 ? 0
+		                 : (f.length + PREFETCH_LOOK_BYTES - 1) / PREFETCH_LOOK_BYTES;
+	return looks;
+}
+
 /* Adds all bytes of a file to what the sink is asked for: the kernel takes single pages, too.  Returns its bytes. */
 static uint64_t look_at(struct prefetch *p, uint32_t file)
 {
@@ -324,9 +337,14 @@ static bool answered(struct prefetch *p)
 	        now - p->losses.looked_ns < LOOK_ANSWER_NS)
 		return false;
 	atomic_store_explicit(&p->look_answers, 0, memory_order_relaxed);
-	if (atomic_exchange_explicit(&p->look_gone, 0, memory_order_relaxed) > asked / LOOK_GONE)
-		refetch(p, now);
+	p->losses.looked += asked;
+	p->losses.gone += atomic_exchange_explicit(&p->look_gone, 0, memory_order_relaxed);
 	p->lister.n_looks = 0;
+	if (p->losses.looked < LOOK_JUDGED)
+		return true;
+	if (p->losses.gone > p->losses.looked / LOOK_GONE)
+		refetch(p, now);
+	p->losses.looked = p->losses.gone = 0;
 	return true;
 }
 
@@ -346,7 +364,7 @@ static void look_ahead(struct prefetch *p, struct prefetch_stream *s)
 		        !cache_ledger_resident(p->ledger, sample) ||
 		        shard_index_sample_files(p->options.index, sample, files, SHARD_SAMPLE_FILES_MAX, &n) < 0)
 			continue;
-		if (p->lister.n_looks > 0 && p->lister.n_looks + n > PREFETCH_LOOKS_MAX)
+		if (p->lister.n_looks > 0 && p->lister.n_looks + looks_of(p, files, n) > PREFETCH_LOOKS_MAX)
 			return;
 		for (uint32_t i = 0; i < n; i++)
 			bytes += look_at(p, files[i]);
