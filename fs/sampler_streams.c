@@ -845,13 +845,16 @@ static void begin_own(struct fs_sampler_streams *fr)
 }
 
 /* Takes in that so many files were opened. Returns whether the search rests: all that is opened is in memory, so an
- * order would be of no use. In the view of one rank it does not rest, because it also finds who shards twice. */
+ * order would be of no use. In the view of one rank it does not rest, because it also finds who shards twice. With a
+ * dataset in a store it does not: each page that the kernel takes back is a wait for the store, and only a known order
+ * finds these pages in time (prefetch/lost.c). */
 static bool rest(struct fs_sampler_streams *fr, size_t opens)
 {
 	struct prefetch_recognised track;
-	bool rested = fr->rests,
-	     memory = fs_search_rest_opened(&fr->memory, opens, prefetch_reads(fr->server->prefetch));
-	fr->rests = memory && !fr->part && prefetch_recognise_get(fr->r, 0, &track) < 0;
+	bool rested = fr->rests;
+	bool memory = fs_search_rest_opened(&fr->memory, opens, prefetch_reads(fr->server->prefetch));
+	bool may = !fr->part && !shard_index_store(fr->server->index);
+	fr->rests = memory && may && prefetch_recognise_get(fr->r, 0, &track) < 0;
 	if (fr->rests && !rested)
 		prefetch_recognise_rest(fr->r);
 	else if (rested && !fr->rests)

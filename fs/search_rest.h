@@ -3,7 +3,7 @@
  *
  * Then an order that is recognised spares no wait. The engine's reads tell it: it reads what readers miss, what a known
  * order needs next, and what a warm-up has not read yet. If it read next to nothing while thousands of files were
- * opened, they were in memory. The first misses after that end the rest.
+ * opened, they were in memory. The rest ends with the read after FS_SEARCH_REST_READS.
  *
  * One read in 64 opens is little: the kernel takes back pages now and then (0.5% of opens were measured).
  *
