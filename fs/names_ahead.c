@@ -61,14 +61,14 @@ static void list_runs(struct fs_names_ahead *ahead, const struct fs_names_ahead_
 	list_run(ahead, ops, user, dir, from, ahead->n);
 }
 
-/* Takes the next turns, at most so many. `picks` is empty. Returns false if there are none. */
-static bool take(
-        struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user, uint64_t turns, uint64_t most)
+/* Takes the next turns. `picks` is empty. Returns false if there are none. */
+static bool take(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user, uint64_t turns)
 {
-	uint32_t n = ahead->at_once < most ? ahead->at_once : (uint32_t)most;
+	uint32_t n = ahead->at_once;
 	if (ahead->until >= turns)
 		return false;
 	n = turns - ahead->until < n ? (uint32_t)(turns - ahead->until) : n;
+	ahead->few = n >= ahead->most;
 	for (uint32_t i = 0; i < n; i++, ahead->until++) {
 		uint32_t file = ops->file(user, ahead->until);
 		if (file != SHARD_NONE)
@@ -97,16 +97,12 @@ static void look_up(
 void fs_names_ahead_asked(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user,
         uint64_t epoch, uint64_t turns, uint64_t turn, uint32_t n)
 {
-	uint64_t times = (uint64_t)n * FS_NAMES_AHEAD_TIMES, most = times < ahead->most ? times : ahead->most;
-	if (most < FS_NAMES_AHEAD_FIRST)
-		most = FS_NAMES_AHEAD_FIRST;
 	follow(ahead, epoch, turn, n);
 	while (ahead->until < ahead->next) {
 		look_up(ahead, ops, user, turn, ahead->until);
-		if (!take(ahead, ops, user, turns, most))
+		if (!take(ahead, ops, user, turns))
 			break;
 		list_runs(ahead, ops, user);
-		ahead->few = ahead->at_once >= ahead->most;
 		ahead->at_once = ahead->at_once * 4 < ahead->most ? ahead->at_once * 4 : ahead->most;
 	}
 	look_up(ahead, ops, user, turn, ahead->next);

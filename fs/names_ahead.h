@@ -10,8 +10,7 @@
  *                 next                      until     [next, until): listed, or still in `picks`
  *
  * The turns taken at once grow fourfold, from FS_NAMES_AHEAD_FIRST on. So a reader that has just begun gets its first
- * names after a few look-ups. They are at most eight times what the engine asks for. It asks for little if its reader
- * is near, which then would wait, or if its window has few files, whose names would lie there for long.
+ * names after a few look-ups.
  *
  * Threads: one owner (the toucher). */
 #ifndef DDPFS_FS_NAMES_AHEAD_H
@@ -24,7 +23,6 @@ enum {
 	FS_NAMES_AHEAD_FIRST = 16,
 	FS_NAMES_AHEAD_MAX = 2048, /* turns taken at once: 5 ms to 10 ms */
 	FS_NAMES_AHEAD_RUN = 8,    /* fewer names of a directory are looked up */
-	FS_NAMES_AHEAD_TIMES = 8,  /* the turns that the engine asks for */
 };
 
 /* A file whose name is needed. */
@@ -35,7 +33,7 @@ struct fs_names_ahead_pick {
 
 /* What is known of a stream; zeros at first, but for `most`. */
 struct fs_names_ahead {
-	uint32_t most;        /* turns taken at once, at most FS_NAMES_AHEAD_MAX; the owner sets it */
+	uint32_t most;        /* turns taken at once, at most FS_NAMES_AHEAD_MAX; the owner sets it, above 0 */
 	uint64_t epoch, next; /* the turn that the engine will ask for, if it goes on */
 	uint64_t until;       /* the turns before it were taken */
 	uint32_t at_once;     /* turns that are taken next; 0: none were taken yet */

@@ -33,7 +33,10 @@ enum {
 	LIST_PART = 16,        /* names that are listed for one look-up: as much work again */
 	LIST_OPEN = 32,        /* names that could be listed while a directory is opened and closed */
 	LIST_WARM_UP = 16384,  /* names that a warm-up lists at once */
-	NAMES_AHEAD_PART = 64, /* of the budget: the names that a stream's next turns may take */
+	/* Names of the next turns may take so much of the budget, and be of so many files as fill the budget a few
+	 * times: names of large files would lie there long. */
+	NAMES_AHEAD_PART = 16,
+	NAMES_AHEAD_FILLS = 4,
 	REST_MS = 100, /* ms without an open, after which nothing is looked up if there is no copy of the mount */
 	/* Announced lists, those that replace them, and recognised samplers: one at least in each rank. */
 	FOLLOWED_MAX = 192 + FS_VIEWS_MAX,
@@ -668,6 +671,19 @@ static void tell_opened(struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn
 	}
 }
 
+/* Returns of how many turns the names may be made at once. */
+static uint32_t names_ahead_most(const struct fs_sink *sink)
+{
+	const struct shard_info *info = sink->server->info;
+	uint64_t budget = fs_budget_bytes(sink->server->budget);
+	uint64_t names = budget / NAMES_AHEAD_PART / FS_FILE_OVERHEAD_BYTES;
+	uint64_t files = budget / (info->content_bytes / (info->n_files + 1) + 1) * NAMES_AHEAD_FILLS;
+	uint64_t most = names < files ? names : files;
+	return most > FS_NAMES_AHEAD_MAX     ? FS_NAMES_AHEAD_MAX
+	       : most < FS_NAMES_AHEAD_FIRST ? FS_NAMES_AHEAD_FIRST
+	                                     : (uint32_t)most;
+}
+
 static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct prefetch_stream_options *wanted,
         struct fs_sink_stream **ret_stream)
 {
@@ -685,8 +701,7 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 	bool tree = view->all && view->layout == FS_LAYOUT_TREE && !*view->place;
 	vs->by_directory = wanted->warm_up || (sink->names_fit && tree);
 	vs->ahead = tree && !wanted->warm_up && !sink->server->info->grouped;
-	uint64_t most = fs_budget_bytes(sink->server->budget) / NAMES_AHEAD_PART / FS_FILE_OVERHEAD_BYTES;
-	vs->names.most = most < FS_NAMES_AHEAD_MAX ? (uint32_t)most : FS_NAMES_AHEAD_MAX;
+	vs->names.most = names_ahead_most(sink);
 	vs->fits = fs_budget_bytes(sink->server->budget) > sink->server->info->content_bytes / 10;
 	struct prefetch_stream_options options = *wanted;
 	options.user = vs;
