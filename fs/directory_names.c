@@ -186,7 +186,7 @@ static bool is_worth_it(const struct fs_directory_names *names, const struct dir
 	return bytes_of(dir) + names->bytes <= names->most_bytes && (many || needed >= dir->n_names / WORTH_IT);
 }
 
-/* The kernel has got valid attributes. */
+/* The kernel has got a file's name with valid attributes. */
 static void came(struct fs_directory_names *names, const struct directory *dir, uint32_t file)
 {
 	if (!bit_get(names->old, file))

@@ -64,7 +64,7 @@ void fs_directory_names_listed(struct fs_directory_names *names, uint32_t dir, u
 /* @dir cannot be listed, and will not be tried again. */
 void fs_directory_names_failed(struct fs_directory_names *names, uint32_t dir);
 
-/* The name of @file was listed alone, or with others of its directory. */
+/* The kernel has got the name of @file with valid attributes: by a look-up, or by a listing of picked files. */
 void fs_directory_names_came(struct fs_directory_names *names, uint32_t file);
 
 /* Marked listings have the names of files[n] only, which ascend, until the next call. @n 0: they have all names.
