@@ -296,8 +296,9 @@ static int ring_reap(struct prefetch_bulk *bulk, bool wait)
 static int ring_init(struct prefetch_bulk *bulk)
 {
 	/* Completions are handled only when this thread asks for them, so they do not interrupt it while it hashes. */
-	int rc = prefetch_ring_init(&bulk->ring, bulk->depth, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
-	return rc == -EINVAL ? prefetch_ring_init(&bulk->ring, bulk->depth, 0) : rc; /* older than 6.1 */
+	int rc = prefetch_ring_init(
+	        &bulk->ring, bulk->depth, 0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+	return rc == -EINVAL ? prefetch_ring_init(&bulk->ring, bulk->depth, 0, 0) : rc; /* older than 6.1 */
 }
 
 /* Threads instead */

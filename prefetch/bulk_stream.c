@@ -72,7 +72,7 @@ static int stream_init(struct stream *stream, const char *path)
 		stream->buffers[i].buf = stream->memory + (size_t)i * STREAM_PIECE;
 	if (stream->start % PREFETCH_BULK_ALIGN == 0)
 		stream->direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT | O_NOCTTY);
-	stream->uring = prefetch_ring_init(&stream->ring, STREAM_DEPTH, 0) == 0;
+	stream->uring = prefetch_ring_init(&stream->ring, STREAM_DEPTH, 0, 0) == 0;
 	if (!stream->uring)
 		posix_fadvise(stream->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
 	return 0;

@@ -16,7 +16,7 @@
 #include "shard/remote/client.h"
 
 enum {
-	PREFETCH_OPS_MAX = 512,    /* operations in flight */
+	PREFETCH_OPS_MAX = 2240,   /* operations in flight: PREFETCH_DEPTH_SMALL_MAX, and 192 demands */
 	PREFETCH_SHARDS_MAX = 512, /* entries of the table of registered files */
 };
 

@@ -11,6 +11,11 @@
 #include "prefetch/io_backend.h"
 #include "prefetch/ring.h"
 
+enum {
+	RING_ENTRIES = 512,                  /* operations in one submission */
+	RING_RESULTS = PREFETCH_OPS_MAX + 2, /* in flight: also the read of wake_fd, and liburing's time limit */
+};
+
 /* NEW: not used yet.  FIXED: registered with the ring.  PLAIN: registering it failed. */
 enum segment_state { SEGMENT_NEW, SEGMENT_FIXED, SEGMENT_PLAIN };
 
@@ -167,7 +172,7 @@ static int init_ring(struct io_uring *ring)
 	int rc = -EINVAL;
 	for (unsigned i = 0; i < sizeof(flags) / sizeof(flags[0]) && rc == -EINVAL; i++) {
 		memset(ring, 0, sizeof(*ring));
-		rc = prefetch_ring_init(ring, PREFETCH_OPS_MAX, flags[i] | IORING_SETUP_CLAMP);
+		rc = prefetch_ring_init(ring, RING_ENTRIES, RING_RESULTS, flags[i] | IORING_SETUP_CLAMP);
 	}
 	return rc;
 }

@@ -40,10 +40,10 @@ struct prefetch_hook {
 struct prefetch_sink;
 
 struct prefetch_options {
-	const struct shard_index *index;  /* not owned; outlives the engine */
-	uint64_t memory_bytes;            /* for landing memory and the sink together; at least PREFETCH_MEMORY_MIN */
-	enum prefetch_io io;              /* of local files; AUTO and DIRECT: O_DIRECT where the file system takes it */
-	uint32_t depth;                   /* scheduled reads in flight; 0: found by measuring */
+	const struct shard_index *index; /* not owned; outlives the engine */
+	uint64_t memory_bytes;           /* for landing memory and the sink together; at least PREFETCH_MEMORY_MIN */
+	enum prefetch_io io;             /* of local files; AUTO and DIRECT: O_DIRECT where the file system takes it */
+	uint32_t depth; /* scheduled reads in flight, at most PREFETCH_DEPTH_SMALL_MAX; 0: found by measuring */
 	struct prefetch_source *source;   /* NULL: local files; else owned by the engine once prefetch_new succeeded */
 	const struct prefetch_hook *hook; /* copied; NULL: none */
 	struct prefetch_sink *sink; /* gets the blocks of streams (prefetch/sink.h); NULL: demands only; not owned */

@@ -45,12 +45,17 @@ static inline int prefetch_ring_probe(const struct io_uring *ring)
 	return rc < 0 && errno != EBADFD ? -errno : 0;
 }
 
-/* Makes a ring, and checks that it can be entered.
+/* Makes a ring, and checks that it can be entered.  It has room for the results of `results` operations, or, if that is
+ * 0, of twice `entries`.
  * Returns 0, -EPERM, -EACCES or -ENOSYS (making or entering a ring is refused here), or another error of
  * io_uring_setup(2). */
-static inline int prefetch_ring_init(struct io_uring *ring, unsigned entries, unsigned flags)
+static inline int prefetch_ring_init(struct io_uring *ring, unsigned entries, unsigned results, unsigned flags)
 {
-	int rc = io_uring_queue_init(entries, ring, flags);
+	struct io_uring_params params = {
+		.flags = flags | (results ? IORING_SETUP_CQSIZE : 0),
+		.cq_entries = results,
+	};
+	int rc = io_uring_queue_init_params(entries, ring, &params);
 	if (rc < 0)
 		return rc;
 	PREFETCH_RING_MAPPED();

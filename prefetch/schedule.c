@@ -41,9 +41,12 @@ static void set_budget(struct prefetch *p, uint64_t bytes)
 	p->schedule.room = p->schedule.budget + 3 * p->schedule.drop_lag;
 }
 
+_Static_assert((int)PREFETCH_DEPTH_SMALL_MAX < (int)PREFETCH_OPS_MAX, "demands need not wait for scheduled reads");
+
 int prefetch_schedule_init(struct prefetch *p)
 {
-	prefetch_depth_init(&p->reading.depth, p->options.depth, p->store);
+	bool too_deep = p->options.depth > PREFETCH_DEPTH_SMALL_MAX;
+	prefetch_depth_init(&p->reading.depth, too_deep ? PREFETCH_DEPTH_SMALL_MAX : p->options.depth, p->store);
 	uint64_t landing = cache_arena_size(cache_arena_of(p->cache));
 	p->reading.read_max = SHARD_BLOCK;
 	if (p->store && landing / 8 > SHARD_BLOCK)

@@ -28,11 +28,11 @@ static char buf[16];
 static unsigned hidden_features; /* of rings made from now on */
 
 /* In the place of liburing's own, for prefetch/ too. */
-int io_uring_queue_init(unsigned entries, struct io_uring *ret_ring, unsigned flags)
+int io_uring_queue_init_params(unsigned entries, struct io_uring *ret_ring, struct io_uring_params *params)
 {
-	int (*real)(unsigned, struct io_uring *, unsigned);
-	*(void **)&real = dlsym(RTLD_NEXT, "io_uring_queue_init");
-	int rc = real ? real(entries, ret_ring, flags) : -ENOSYS;
+	int (*real)(unsigned, struct io_uring *, struct io_uring_params *);
+	*(void **)&real = dlsym(RTLD_NEXT, "io_uring_queue_init_params");
+	int rc = real ? real(entries, ret_ring, params) : -ENOSYS;
 	if (rc == 0)
 		ret_ring->features &= ~hidden_features;
 	return rc;
@@ -41,7 +41,7 @@ int io_uring_queue_init(unsigned entries, struct io_uring *ret_ring, unsigned fl
 static int setup(void **state)
 {
 	(void)state;
-	return prefetch_ring_init(&ring, 8, IORING_SETUP_R_DISABLED) < 0;
+	return prefetch_ring_init(&ring, 8, 0, IORING_SETUP_R_DISABLED) < 0;
 }
 
 static int teardown(void **state)
