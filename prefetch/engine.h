@@ -423,12 +423,13 @@ struct prefetch_losses {
 	uint64_t history;   /* a bit for each of the latest 64 uses, set: its sample was lost */
 	struct prefetch_used used[PREFETCH_USED_LATELY]; /* by prefetch_schedule.all_uses modulo */
 	bool expected;                                   /* `latest` is to be fetched again anyway */
-	uint32_t halved;    /* windows are divided by 2 so many times, because the kernel holds less */
-	uint64_t halved_ns; /* when that last changed */
-	bool refetch;       /* the next refetch_turns of all streams must be fetched again */
+	uint32_t halved;      /* windows are divided by 2 so many times, because the kernel holds less */
+	uint64_t halved_ns;   /* when that last changed */
+	bool refetch;         /* the next refetch_turns of all streams must be fetched again */
+	bool refetched_early; /* ... and looking led to it, few uses after the time before */
 	uint32_t refetch_turns;
 	uint64_t looked_ns;    /* when the sink was asked for the lister's `looks` */
-	uint32_t looked, gone; /* so much was asked for since that was judged; of it, gone */
+	uint32_t looked, gone; /* of few looks at a time: so many since they were judged; of these, gone */
 	uint64_t refetch_uses; /* uses since `refetch` was last set */
 	uint64_t refetch_ns;   /* when it was last set; 0: never */
 };
@@ -490,6 +491,7 @@ struct prefetch {
 
 	_Atomic uint64_t lost_ns;                 /* when the sink was last found to have lost something; 0: never */
 	_Atomic uint32_t look_answers, look_gone; /* of the lister's `looks`: answers; of these, gone */
+	_Atomic uint32_t look_regains;            /* of those that are gone, so many are read one by one */
 	struct prefetch_counters counters;
 	struct prefetch_figures figures;
 };

@@ -216,16 +216,31 @@ static bool worth_a_refetch(const struct prefetch *p)
 	return p->losses.lost >= LOST_MIN / 2 && p->losses.lost * meanwhile > p->losses.uses * 2 * bytes;
 }
 
-/* Decides that the next turns are fetched again, unless they just were. */
-static void refetch(struct prefetch *p, uint64_t now)
+static bool refetched_lately(const struct prefetch *p, uint64_t now)
 {
-	bool again = p->losses.refetch_ns && now - p->losses.refetch_ns < REFETCH_AGAIN_NS;
-	if (again && p->losses.refetch_uses < REFETCH_USES)
-		return; /* it takes some uses until the next turns are there */
-	if (again && p->losses.refetch_uses < p->losses.refetch_turns) {
+	return p->losses.refetch_ns && now - p->losses.refetch_ns < REFETCH_AGAIN_NS;
+}
+
+/* Returns whether the next turns may be fetched again.  It takes some uses until those of the last time are there.
+ * looked: turns behind those were found gone; of these no reader tells, so it may be once more. */
+static bool may_refetch(const struct prefetch *p, uint64_t now, bool looked)
+{
+	return !refetched_lately(p, now) || p->losses.refetch_uses >= REFETCH_USES ||
+	       (looked && !p->losses.refetched_early);
+}
+
+/* Decides that the next turns are fetched again, if they may be. */
+static void refetch(struct prefetch *p, uint64_t now, bool looked)
+{
+	if (!may_refetch(p, now, looked))
+		return;
+	bool again = refetched_lately(p, now);
+	bool early = again && p->losses.refetch_uses < REFETCH_USES;
+	if (again && !early && p->losses.refetch_uses < p->losses.refetch_turns) {
 		p->losses.halved += p->losses.halved < HALVED_MAX;
 		p->losses.halved_ns = now;
 	}
+	p->losses.refetched_early = early;
 	p->losses.refetch_turns = again ? REFETCH_TURNS_MAX : REFETCH_TURNS;
 	p->losses.refetch_uses = 0;
 	p->losses.refetch_ns = now;
@@ -255,7 +270,7 @@ static void count_lost(struct prefetch *p, uint32_t sample)
 	p->losses.lost++;
 	p->losses.history |= p->losses.history + 1; /* its use may not be known yet */
 	if (worth_a_refetch(p))
-		refetch(p, now);
+		refetch(p, now, false);
 }
 
 /* Fetches the next turns of all streams again, if that was decided. */
@@ -337,15 +352,26 @@ static bool answered(struct prefetch *p)
 	        now - p->losses.looked_ns < LOOK_ANSWER_NS)
 		return false;
 	atomic_store_explicit(&p->look_answers, 0, memory_order_relaxed);
-	p->losses.looked += asked;
-	p->losses.gone += atomic_exchange_explicit(&p->look_gone, 0, memory_order_relaxed);
+	uint32_t gone = atomic_exchange_explicit(&p->look_gone, 0, memory_order_relaxed);
 	p->lister.n_looks = 0;
-	if (p->losses.looked < LOOK_JUDGED)
-		return true;
-	if (p->losses.gone > p->losses.looked / LOOK_GONE)
-		refetch(p, now);
-	p->losses.looked = p->losses.gone = 0;
+	if (asked < LOOK_JUDGED) { /* these and the latest other few are judged together */
+		asked = p->losses.looked += asked;
+		gone = p->losses.gone += gone;
+		if (asked < LOOK_JUDGED)
+			return true;
+		p->losses.looked = p->losses.gone = 0;
+	}
+	if (gone > asked / LOOK_GONE)
+		refetch(p, now, true);
 	return true;
+}
+
+/* Of what is asked for, so many that are gone are read one by one.  If there are more, all are fetched again by whole
+ * chunks. */
+static uint32_t most_regains(const struct prefetch *p, uint64_t now)
+{
+	bool judged = p->lister.n_looks >= LOOK_JUDGED && may_refetch(p, now, true);
+	return judged ? p->lister.n_looks / LOOK_GONE : UINT32_MAX;
 }
 
 /* Adds what a stream's reader uses next, as much as the sink may be asked for at a time. */
@@ -381,6 +407,7 @@ void prefetch_lost_look(struct prefetch *p, struct prefetch_stream *s)
 	if (!p->lister.n_looks)
 		return;
 	p->losses.looked_ns = base_now_ns();
+	atomic_store_explicit(&p->look_regains, most_regains(p, p->losses.looked_ns), memory_order_relaxed);
 	prefetch_lock_for_scope(p);
 	p->lister.look = PREFETCH_ASKED;
 	pthread_cond_signal(&p->lister.cv);

@@ -118,6 +118,7 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 	p->http = shard_index_store(options->index) && !options->source;
 	p->store = options->source ? options->source->store : p->http;
 	p->callers_read = !options->source && !p->http && !options->tier && !p->hook.delay_ns;
+	atomic_init(&p->look_regains, UINT32_MAX);
 	prefetch_readahead_init(p, prefetch_landing_bytes(options->memory_bytes));
 	int rc = cache_new(prefetch_landing_bytes(options->memory_bytes), &p->cache);
 	if (rc == 0)
@@ -406,8 +407,9 @@ static void regain(struct prefetch *p, uint32_t number, uint32_t block)
 void prefetch_looked(struct prefetch *p, uint32_t number, uint64_t at, bool there)
 {
 	if (!there) {
-		regain(p, number, (uint32_t)(at / SHARD_BLOCK));
-		atomic_fetch_add_explicit(&p->look_gone, 1, memory_order_relaxed);
+		uint32_t gone = atomic_fetch_add_explicit(&p->look_gone, 1, memory_order_relaxed);
+		if (gone < atomic_load_explicit(&p->look_regains, memory_order_relaxed))
+			regain(p, number, (uint32_t)(at / SHARD_BLOCK));
 	}
 	atomic_fetch_add_explicit(&p->look_answers, 1, memory_order_relaxed);
 }
