@@ -31,7 +31,8 @@ enum {
 	/* A transfer has two sockets at most: libcurl tries IPv6 and IPv4 side by side. */
 	UNWATCHED_MAX = 2 * REMOTE_TRANSFERS_MAX,
 	UNWATCHED_MS = 10,      /* how often they are looked at */
-	HEDGE_CREDITS_MAX = 16, /* second transfers in a row */
+	HEDGE_CREDITS_MAX = 8,  /* second transfers in a row that were of no use */
+	HEDGE_SILENT = 4,       /* ... or if it was silent for so many times as long, with all others */
 	ADJUST_ANSWERS = 32,    /* the fewest answers that say something of the store */
 	THROTTLED_SHARE = 5,    /* a fifth of answers 429 and 503: the store is asked too much */
 	READ_TRANSFERS_MAX = 4, /* of one read, at the same time */
@@ -56,6 +57,7 @@ struct transfer {
 	uint64_t started_ns;  /* when it began */
 	uint64_t progress_ns; /* when it began, or its last byte came */
 	bool first;           /* a byte of the body came */
+	bool hedge;           /* it began beside a slow one, and has brought nothing new so far */
 	bool ranged;          /* the answer says which range it is */
 	int refused;          /* -errno that the answer's headers led to, or 0 */
 	long status;          /* of the answer; 0: no answer yet */
@@ -94,6 +96,7 @@ struct remote_client {
 	uint64_t random;      /* of the jitter: xorshift64* */
 	uint64_t answered_ns; /* when a transfer last got an answer that was not a refusal */
 	uint64_t heard_ns;    /* when a byte of an object last came, or the thread began to wait for one */
+	uint64_t live_ns;     /* time until heard_ns in which bytes came: see live_until() */
 
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t done_cv;
@@ -253,6 +256,14 @@ static bool begin_body(struct transfer *t)
 	return t->refused == 0;
 }
 
+/* Returns the store's live time.  It stands still while no bytes come at all: then the store, the link or this machine
+ * has paused, and no transfer is slower than the others. */
+static uint64_t live_until(const struct remote_client *c, uint64_t now)
+{
+	uint64_t silent = now - c->heard_ns, most = c->latency.p90_ns ? c->latency.p90_ns : S / HEDGE_SILENT;
+	return c->live_ns + (silent < most ? silent : most);
+}
+
 static size_t on_body(char *data, size_t size, size_t n, void *arg)
 {
 	struct transfer *t = arg;
@@ -271,6 +282,9 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
 	size_t taken = len < read->len - t->pos ? len : read->len - t->pos;
 	uint32_t end = t->pos + (uint32_t)taken;
 	size_t used = 0;
+	uint64_t now = base_now_ns();
+	c->live_ns = live_until(c, now);
+	t->progress_ns = c->heard_ns = now;
 	if (end > read->high) {
 		uint32_t from = t->pos > read->high ? t->pos : read->high;
 		/* A transfer never begins behind high, so there is no gap. */
@@ -278,10 +292,12 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
 		used = end - from;
 		read->high = end;
 		read->tries = 0;
-		read->progress_ns = base_now_ns();
+		read->progress_ns = now;
+		read->live_ns = c->live_ns;
+		c->hedge_credits += t->hedge && c->hedge_credits < HEDGE_CREDITS_MAX;
+		t->hedge = false;
 	}
 	t->pos = end;
-	t->progress_ns = c->heard_ns = base_now_ns();
 	lock_for_scope(&c->lock);
 	c->stats.bytes += len;
 	c->stats.wasted_bytes += len - used;
@@ -357,7 +373,7 @@ static void begin_transfer(struct transfer *t, struct remote_read *read)
 	t->pos = read->high;
 	t->headers = NULL;
 	t->started_ns = t->progress_ns = base_now_ns();
-	t->first = t->ranged = false;
+	t->first = t->ranged = t->hedge = false;
 	t->refused = 0;
 	t->status = 0;
 	t->retry_after_ns = 0;
@@ -392,6 +408,7 @@ static int start_transfer(struct remote_client *c, struct remote_read *read)
 		read->progress_ns = t->started_ns;
 	read->transfers++;
 	read->begun_ns = t->started_ns;
+	read->live_ns = live_until(c, t->started_ns);
 	c->n_running++;
 	count(c, &c->stats.requests, 1);
 	return 0;
@@ -552,8 +569,8 @@ static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 	for (struct transfer *t = TAILQ_FIRST(&c->running); t; t = following) {
 		following = TAILQ_NEXT(t, link);
 		struct remote_read *read = t->read;
-		if (t->progress_ns > now)
-			continue; /* it began in this loop, as the second one of a read */
+		if (read->begun_ns > now)
+			continue; /* its read got a second one in this loop */
 		uint64_t silent = now - t->progress_ns;
 		if (silent >= stall_ns) {
 			tell_error(c, "a transfer stopped");
@@ -562,14 +579,18 @@ static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 				try_again(c, read, 0);
 			continue;
 		}
-		/* All transfers of the read are silent for that long. */
-		uint64_t quiet = now - (read->begun_ns > read->progress_ns ? read->begun_ns : read->progress_ns);
+		/* All transfers of the read are silent since then. */
+		uint64_t since = read->begun_ns > read->progress_ns ? read->begun_ns : read->progress_ns;
+		uint64_t quiet = now - since, live = live_until(c, now) - read->live_ns;
+		uint64_t least = c->n_running > 1 && live < hedge_ns ? HEDGE_SILENT * hedge_ns : hedge_ns;
 		bool may = read->transfers < READ_TRANSFERS_MAX && c->hedge_credits;
-		if (may && quiet >= hedge_ns && start_transfer(c, read) == 0) {
+		if (may && quiet >= least && start_transfer(c, read) == 0) {
+			TAILQ_LAST(&c->running, transfer_list)->hedge = true;
 			c->hedge_credits--;
 			count(c, &c->stats.hedged, 1);
 		}
-		uint64_t wait = may && hedge_ns > quiet ? hedge_ns - quiet : stall_ns - silent;
+		/* Until then only bytes that come make it slow, and they wake the thread. */
+		uint64_t wait = may && least > quiet ? least - quiet : stall_ns - silent;
 		next = now + wait < next ? now + wait : next;
 	}
 	return next;
@@ -748,8 +769,9 @@ static int on_timer(CURLM *multi, long ms, void *arg)
 	return 0;
 }
 
-/* Waits until something happens, until next_ns at most, and lets libcurl read and write. */
-static void wait_for_sockets(struct remote_client *c, uint64_t next_ns)
+/* Waits until something happens, until next_ns at most, and lets libcurl read and write.  Returns false if more sockets
+ * may be ready. */
+static bool wait_for_sockets(struct remote_client *c, uint64_t next_ns)
 {
 	struct epoll_event events[EVENTS_MAX];
 	int running;
@@ -774,19 +796,22 @@ static void wait_for_sockets(struct remote_client *c, uint64_t next_ns)
 		c->curl_ns = UINT64_MAX;
 		curl_multi_socket_action(c->multi, CURL_SOCKET_TIMEOUT, 0, &running);
 	}
+	return n < EVENTS_MAX;
 }
 
 static void *run(void *arg)
 {
 	struct remote_client *c = arg;
+	bool all_read = true; /* else a transfer may look slow whose bytes have come */
 	pthread_setname_np(pthread_self(), "http");
 	while (take_submitted(c)) {
 		take_ends(c);
 		uint64_t now = base_now_ns();
 		start_reads(c, now);
-		uint64_t slow = look_at_slow(c, now), due = next_due(c); /* transfers that ended have added some */
-		bool more = c->ready && c->n_running < c->limit;         /* ... and left their places */
-		wait_for_sockets(c, more ? now : slow < due ? slow : due);
+		uint64_t slow = all_read ? look_at_slow(c, now) : now;
+		uint64_t due = next_due(c);                      /* transfers that ended have added some */
+		bool more = c->ready && c->n_running < c->limit; /* ... and left their places */
+		all_read = wait_for_sockets(c, more ? now : slow < due ? slow : due);
 	}
 	while (!TAILQ_EMPTY(&c->running))
 		end_transfer(TAILQ_FIRST(&c->running));

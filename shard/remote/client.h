@@ -74,6 +74,7 @@ struct remote_read {
 	uint64_t begun_ns;    /* when its latest transfer began; 0: none has begun */
 	uint64_t due_ns;      /* when the next try begins */
 	uint64_t progress_ns; /* when its first transfer began, or its last byte came */
+	uint64_t live_ns;     /* the store's live time at the later of begun_ns and progress_ns */
 	struct remote_read *queued_next;
 };
 

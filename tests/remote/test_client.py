@@ -80,6 +80,23 @@ def test_slow_answers_get_a_second_request(http_store, object_bytes, read):
     assert stats["seconds"] < 15, "a slow answer was waited for"
 
 
+def test_a_store_that_pauses_gets_no_second_requests(http_store, object_bytes, read):
+    """All its answers are late then, so none of them is slow."""
+    http_store.set(latency_ms=100)
+    store, hedged = http_store.process.pid, []
+    for _ in range(4):  # on a busy machine the pause is longer
+        back = subprocess.Popen(["sh", "-c", f"sleep 0.4; kill -STOP {store}; sleep 0.6; kill -CONT {store}"])
+        try:
+            data, stats, _ = read()
+        finally:
+            back.wait()
+        assert data == object_bytes
+        hedged.append(stats["hedged"])
+        if not hedged[-1]:
+            return
+    assert not min(hedged), hedged
+
+
 def test_each_body_that_stalls_is_continued_by_a_second_request(http_store, object_bytes, read):
     http_store.set(latency_ms=200, each_stall=8, stall_ms=60_000)
     data, stats, _ = read(chunk=1 << 20, depth=4)
