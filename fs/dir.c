@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fs/directory_names.h"
 #include "fs/listing_ahead.h"
 #include "fs/errors.h"
 #include "fs/job_queue.h"
@@ -52,7 +51,7 @@ struct fill {
 	struct fs_dir_piece piece;
 	size_t size;
 	bool plus;
-	bool picked; /* only the names that the lister has picked */
+	bool picked; /* only the names that the toucher has picked (fs/listing_picks.h) */
 };
 
 static bool is_flat(const struct dir *dir)
@@ -428,14 +427,13 @@ static int shown_file(struct fill *fill, uint32_t *id, struct shard_file *file)
 	return shard_index_file(fill->server->index, instead, file);
 }
 
-/* Goes on to the next file that the lister has picked. Returns false if none is left in the directory. */
-static bool skip_to_picked(const struct fill *fill, const struct shard_dir *rec, uint64_t *off)
+/* Goes on to the next file that is picked. Returns false if none is left in the directory. */
+static bool next_pick(const struct fill *fill, const struct shard_dir *rec, uint64_t *off)
 {
 	uint32_t id = rec->first_file + (uint32_t)(*off - FS_OFFSET_FIRST);
-	if (!fill->picked || !fs_directory_names_picked(fill->server->names, &id))
-		return true;
-	*off = FS_OFFSET_FIRST + id - rec->first_file;
-	return id < rec->first_file + rec->n_files;
+	uint32_t nth = fs_listing_picks_next(&fill->server->picks, id) - rec->first_file;
+	*off = FS_OFFSET_FIRST + nth;
+	return nth < rec->n_files;
 }
 
 static int add_tree_files(struct fill *fill, const struct shard_dir *rec, uint64_t *off)
@@ -443,7 +441,7 @@ static int add_tree_files(struct fill *fill, const struct shard_dir *rec, uint64
 	if (*off < FS_OFFSET_FIRST)
 		*off = FS_OFFSET_FIRST;
 	for (; *off < FS_OFFSET_SECOND && *off - FS_OFFSET_FIRST < rec->n_files; ++*off) {
-		if (!skip_to_picked(fill, rec, off))
+		if (fill->picked && !next_pick(fill, rec, off))
 			break;
 		uint32_t id = rec->first_file + (uint32_t)(*off - FS_OFFSET_FIRST);
 		char name[SHARD_NAME_MAX + 1];
@@ -549,8 +547,7 @@ static int fill_all(struct fill *fill, uint64_t off)
 	}
 	if (is_tree(fill->dir)) {
 		struct shard_dir rec;
-		uint32_t first = 0;
-		fill->picked = fill->dir->marked && fs_directory_names_picked(fill->server->names, &first);
+		fill->picked = fill->dir->marked && fs_listing_picks_any(&fill->server->picks);
 		rc = shard_index_dir(fill->server->index, fill->dir->dir, &rec);
 		if (rc == 0)
 			rc = add_tree_files(fill, &rec, &off);

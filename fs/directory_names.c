@@ -35,8 +35,6 @@ struct fs_directory_names {
 	struct directory dir;
 	uint64_t offset; /* where its listing goes on */
 	uint32_t others; /* look-ups in other directories since one in this */
-	const uint32_t *picked;
-	uint32_t n_picked;
 };
 
 enum {
@@ -203,30 +201,6 @@ void fs_directory_names_came(struct fs_directory_names *names, uint32_t file)
 		return;
 	lock_for_scope(&names->lock);
 	came(names, &dir, file);
-}
-
-void fs_directory_names_pick(struct fs_directory_names *names, const uint32_t *files, uint32_t n)
-{
-	lock_for_scope(&names->lock);
-	names->picked = files;
-	names->n_picked = n;
-}
-
-bool fs_directory_names_picked(struct fs_directory_names *names, uint32_t *file)
-{
-	lock_for_scope(&names->lock);
-	uint32_t low = 0, high = names->n_picked;
-	if (high == 0)
-		return false;
-	while (low < high) {
-		uint32_t mid = low + (high - low) / 2;
-		if (names->picked[mid] < *file)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	*file = low < names->n_picked ? names->picked[low] : SHARD_NONE;
-	return true;
 }
 
 /* Counts a look-up. Returns whether to look at the order: at the first look-up in a directory, the second, the fourth,

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which directories' names the kernel has, because the server's own thread has listed them with attributes. And which
- * names such a listing has, if not all: those that were picked (fs/names_ahead.h).
+/* Which directories' names the kernel has, because the server's own thread has listed them with attributes.
  *
  * A look-up of one name costs the server and the kernel five times as much as the same name in such a listing. So where
  * many files of a directory are read, the whole directory is listed, in pieces between look-ups (fs/sink.c). Its names
@@ -64,14 +63,9 @@ void fs_directory_names_listed(struct fs_directory_names *names, uint32_t dir, u
 /* @dir cannot be listed, and will not be tried again. */
 void fs_directory_names_failed(struct fs_directory_names *names, uint32_t dir);
 
-/* The kernel has got the name of @file with valid attributes: by a look-up, or by a listing of picked files. */
+/* The kernel has got the name of @file with valid attributes: by a look-up, or by a listing of picked files
+ * (fs/listing_picks.h). */
 void fs_directory_names_came(struct fs_directory_names *names, uint32_t file);
-
-/* Marked listings have the names of files[n] only, which ascend, until the next call. @n 0: they have all names.
- * @files is not owned. */
-void fs_directory_names_pick(struct fs_directory_names *names, const uint32_t *files, uint32_t n);
-/* Returns whether files are picked; then *@file becomes the first of them that is not below it, or SHARD_NONE. */
-bool fs_directory_names_picked(struct fs_directory_names *names, uint32_t *file);
 
 /* Returns how many bytes of a budget of @memory_bytes the names take that nothing else counts. A file in memory counts
  * its own name, so these are the names of the other files. It is assumed that each file is as likely in memory. */

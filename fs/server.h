@@ -30,6 +30,7 @@
 #include "fs/counters.h"
 #include "fs/fs.h"
 #include "fs/ino.h"
+#include "fs/listing_picks.h"
 #include "fs/supervise/channel.h"
 #include "fs/view.h"
 #include "prefetch/prefetch.h"
@@ -128,6 +129,7 @@ struct fs_server {
 	_Atomic bool stopping;
 	_Atomic pid_t lister;          /* thread whose marked listings make inodes (fs/dir.h); 0: none */
 	_Atomic uint64_t lister_epoch; /* the epoch that its marked listing of the root shows */
+	struct fs_listing_picks picks; /* the files that its marked listing of a tree's directory shows */
 
 	struct fs_counters counters; /* of this server; fs/stats.h adds those of earlier servers */
 	struct fs_watch *watch;

@@ -446,6 +446,7 @@ static int server_new(const struct fs_options *options, const struct fs_channel 
 	if (!server)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	pthread_mutex_init(&server->epochs_lock, NULL);
+	fs_listing_picks_init(&server->picks);
 	pthread_mutex_init(&server->ranks_lock, NULL);
 	server->channel = channel;
 	server->successor = channel->fuse_fd >= 0;
@@ -769,6 +770,7 @@ static void server_free(struct fs_server *server)
 		fs_view_free(server->views[i]);
 	}
 	pthread_mutex_destroy(&server->ranks_lock);
+	fs_listing_picks_done(&server->picks);
 	pthread_mutex_destroy(&server->epochs_lock);
 	fs_common_files_done(&server->common);
 	shard_index_close(server->index);

@@ -264,15 +264,14 @@ static uint32_t directory_ahead(void *user, uint32_t file)
 static bool list_picked(const struct order *order, uint32_t dir, const uint32_t *files, uint32_t n)
 {
 	struct fs_sink *sink = order->sink;
-	struct fs_directory_names *names = sink->server->names;
 	struct shard_dir rec;
 	cleanup_detached_fd int fd = open_directory(sink, order->root, dir);
 	if (fd < 0 || shard_index_dir(sink->server->index, dir, &rec) < 0)
 		return false;
 	uint64_t offset = FS_OFFSET_FIRST + (files[0] - rec.first_file);
-	fs_directory_names_pick(names, files, n);
+	fs_listing_picks_set(&sink->server->picks, files, n);
 	int rc = list_entries(sink, fd, &offset, n);
-	fs_directory_names_pick(names, NULL, 0);
+	fs_listing_picks_clear(&sink->server->picks);
 	return rc == 0 && !is_over(order);
 }
 

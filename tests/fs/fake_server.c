@@ -26,6 +26,7 @@ static struct fake_server *make(struct shard_index *index, const struct fs_optio
 	struct fs_server *server = &fake->server;
 	bool kept;
 	pthread_mutex_init(&server->epochs_lock, NULL);
+	fs_listing_picks_init(&server->picks);
 	pthread_mutex_init(&server->ranks_lock, NULL);
 	server->options = *options;
 	server->uid = FAKE_UID;
@@ -94,6 +95,7 @@ void fake_server_free(struct fake_server *fake)
 	while (server->n_views > 0)
 		fs_view_free(server->views[--server->n_views]);
 	pthread_mutex_destroy(&server->ranks_lock);
+	fs_listing_picks_done(&server->picks);
 	pthread_mutex_destroy(&server->epochs_lock);
 	fs_common_files_done(&server->common);
 	free(fake);

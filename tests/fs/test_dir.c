@@ -309,6 +309,104 @@ static void only_the_lister_s_marked_listing_makes_inodes(void **state)
 	fake_server_free(fake);
 }
 
+/* Reads a marked listing of the root, as the toucher does. Returns how many of its names are files. */
+static unsigned list_marked(struct fake_server *fake, size_t size, struct shown *shown)
+{
+	struct fuse_file_info fi;
+	unsigned n = 0;
+	fake->server.lister = 77;
+	assert_int_equal(open_dir(fake, root, FS_DIR_MARK, fake->server.lister, &fi), 0);
+	read_dir(fake, root, &fi, size, true, shown);
+	for (unsigned e = 0; e < shown->n; e++)
+		n += shown->entries[e].nodeid != 0;
+	return n;
+}
+
+static uint32_t file_id(const char *path)
+{
+	enum shard_kind kind;
+	uint32_t id;
+	assert_int_equal(shard_index_find_path(dataset, path, &kind, &id), 0);
+	return id;
+}
+
+static void a_marked_listing_has_the_picked_files_only(void **state)
+{
+	(void)state;
+	struct fake_server *fake = fake_server_new(dataset, FS_LAYOUT_TREE, -1);
+	const uint32_t z = file_id("z"), labels = file_id("labels.csv"), elsewhere = file_id("a/x");
+	const struct {
+		uint32_t files[2], n;
+		unsigned shows;
+		const char *name;
+	} cases[] = {
+		{ { z }, 1, 1, "z" },
+		{ { labels }, 1, 1, "labels.csv" },
+		{ { labels < z ? labels : z, labels < z ? z : labels }, 2, 2, "z" },
+		{ { elsewhere }, 1, 0, NULL },
+	};
+	struct shown shown;
+	for (unsigned i = 0; i < 4; i++) {
+		for (size_t size = 256; size <= ALL; size *= 16) {
+			fs_listing_picks_set(&fake->server.picks, cases[i].files, cases[i].n);
+			assert_int_equal(list_marked(fake, size, &shown), cases[i].shows);
+			assert_int_equal(shown.n, 2 + cases[i].shows);
+			if (cases[i].name)
+				assert_int_equal(ino_of(&shown, cases[i].name), file_ino(cases[i].name));
+			list(fake, root, &shown); /* a trainer's */
+			assert_int_equal(shown.n, 5);
+			fs_listing_picks_clear(&fake->server.picks);
+			assert_int_equal(list_marked(fake, size, &shown), 2);
+		}
+	}
+	fake_server_free(fake);
+}
+
+struct toucher {
+	struct fs_listing_picks *picks;
+	_Atomic bool stop;
+};
+
+/* The session of a server that stops is aborted: the toucher's listings return before their answers are made. */
+static void *touch_and_go(void *arg)
+{
+	struct toucher *t = arg;
+	while (!t->stop) {
+		uint32_t *picked = malloc(2 * sizeof(*picked));
+		assert_non_null(picked);
+		picked[0] = file_id("a/x");
+		picked[1] = file_id("a/y");
+		fs_listing_picks_set(t->picks, picked, 2);
+		fs_listing_picks_clear(t->picks);
+		free(picked);
+	}
+	return NULL;
+}
+
+static void picks_may_go_while_their_listing_is_answered(void **state)
+{
+	(void)state;
+	struct fake_server *fake = fake_server_new(dataset, FS_LAYOUT_TREE, -1);
+	struct toucher t = { .picks = &fake->server.picks };
+	struct shown shown;
+	struct fs_node a;
+	struct fuse_file_info fi;
+	pthread_t thread;
+	list(fake, root, &shown);
+	assert_int_equal(fs_ino_node(ino_of(&shown, "a"), &a), 0);
+	fake->server.lister = 77;
+	assert_int_equal(open_dir(fake, a, FS_DIR_MARK, fake->server.lister, &fi), 0);
+	assert_int_equal(pthread_create(&thread, NULL, touch_and_go, &t), 0);
+	for (unsigned i = 0; i < 5000; i++) {
+		shown = (struct shown){ 0 };
+		assert_int_equal(read_piece(fake, a, &fi, ALL, 0, true, &shown), 0);
+		assert_in_range(shown.n, 2, 5);
+	}
+	t.stop = true;
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	fake_server_free(fake);
+}
+
 static void nothing(void *arg)
 {
 	(void)arg;
@@ -401,6 +499,8 @@ int main(void)
 		cmocka_unit_test(a_listing_keeps_the_epoch_of_its_opendir),
 		cmocka_unit_test(a_listing_of_the_root_moves_on_when_half_of_the_turns_were_opened),
 		cmocka_unit_test(only_the_lister_s_marked_listing_makes_inodes),
+		cmocka_unit_test(a_marked_listing_has_the_picked_files_only),
+		cmocka_unit_test(picks_may_go_while_their_listing_is_answered),
 		cmocka_unit_test(an_opendir_before_the_watches_are_set_is_answered_by_the_helper),
 		cmocka_unit_test(what_is_no_directory_is_refused),
 		cmocka_unit_test(a_mount_of_several_ranks_lists_them),
