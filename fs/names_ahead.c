@@ -30,7 +30,21 @@ static int by_file(const void *a, const void *b)
 	return x->turn < y->turn ? -1 : x->turn > y->turn;
 }
 
-/* Lists the picks [from, to), which share a directory. A file may come twice. */
+/* Makes the names of files[n] of a directory known. */
+static void make(const struct fs_names_ahead_ops *ops, void *user, uint32_t dir, const uint32_t *files, uint32_t n)
+{
+	uint32_t first = 0;
+	while (first < n && !ops->look_up(user, files[first]))
+		first++;
+	if (first < n)
+		first++;
+	if (n - first >= FS_NAMES_AHEAD_RUN - 1 && ops->list(user, dir, files + first, n - first))
+		return;
+	while (first < n)
+		ops->look_up(user, files[first++]);
+}
+
+/* Makes the names of the picks [from, to), which share a directory, if they are many. A file may come twice. */
 static void list_run(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user, uint32_t dir,
         uint32_t from, uint32_t to)
 {
@@ -41,7 +55,7 @@ static void list_run(struct fs_names_ahead *ahead, const struct fs_names_ahead_o
 	}
 	if (n < FS_NAMES_AHEAD_RUN)
 		return;
-	ops->list(user, dir, files, n);
+	make(ops, user, dir, files, n);
 	for (uint32_t i = from; i < to; i++)
 		ahead->picks[i].file = SHARD_NONE;
 }
@@ -64,11 +78,11 @@ static void list_runs(struct fs_names_ahead *ahead, const struct fs_names_ahead_
 /* Takes the next turns. `picks` is empty. Returns false if there are none. */
 static bool take(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *ops, void *user, uint64_t turns)
 {
-	uint32_t n = ahead->at_once;
+	uint32_t n = ahead->at_once < ahead->most ? ahead->at_once : ahead->most;
 	if (ahead->until >= turns)
 		return false;
 	n = turns - ahead->until < n ? (uint32_t)(turns - ahead->until) : n;
-	ahead->few = n >= ahead->most;
+	ahead->took_most = n == ahead->most;
 	for (uint32_t i = 0; i < n; i++, ahead->until++) {
 		uint32_t file = ops->file(user, ahead->until);
 		if (file != SHARD_NONE)
@@ -86,10 +100,12 @@ static void look_up(
 		const struct fs_names_ahead_pick *pick = &ahead->picks[i];
 		if (pick->file == SHARD_NONE || pick->turn < begin)
 			continue;
-		if (pick->turn < end)
-			ops->look_up(user, pick->file, ahead->few);
-		else
+		if (pick->turn >= end)
 			ahead->picks[left++] = *pick;
+		else if (ahead->took_most)
+			ops->look_up_lone(user, pick->file);
+		else
+			ops->look_up(user, pick->file);
 	}
 	ahead->n = left;
 }

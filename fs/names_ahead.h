@@ -2,9 +2,12 @@
 /* Names of the next turns, listed by directory.
  *
  * A name that is looked up costs 25 us, a name in a marked listing 4.5 us, and such a listing 85 us more: opening the
- * directory, its first name, one READDIRPLUS. So the lister takes more turns than the engine has asked for, sorts their
- * files, and lists those that share a directory. The server's answer has these names only (fs_directory_names_pick).
+ * directory, its first name, one READDIRPLUS. So the toucher takes more turns than the engine has asked for, sorts
+ * their files, and lists those that share a directory. The server's answer has these names only (fs/listing_picks.h).
  * The files of other directories are looked up one by one, when their turn is asked for.
+ *
+ * The kernel may have some names already, because the files are in memory. Then it does not ask the server, and a
+ * look-up takes 1 us. So the files of a directory are looked up until the server was asked for one; the rest is listed.
  *
  *     turns:  ....|<- asked ->|.............|....
  *                 next                      until     [next, until): listed, or still in `picks`
@@ -21,7 +24,7 @@
 
 enum {
 	FS_NAMES_AHEAD_FIRST = 16,
-	FS_NAMES_AHEAD_MAX = 2048, /* turns taken at once: 5 ms to 10 ms */
+	FS_NAMES_AHEAD_MAX = 2048, /* turns taken at once: 10 ms, or 30 ms if there are 256 directories to list */
 	FS_NAMES_AHEAD_RUN = 8,    /* fewer names of a directory are looked up */
 };
 
@@ -33,11 +36,11 @@ struct fs_names_ahead_pick {
 
 /* What is known of a stream; zeros at first, but for `most`. */
 struct fs_names_ahead {
-	uint32_t most;        /* turns taken at once, at most FS_NAMES_AHEAD_MAX; the owner sets it, above 0 */
+	uint32_t most; /* turns taken at once: 1 .. FS_NAMES_AHEAD_MAX; the owner may change it between two calls */
 	uint64_t epoch, next; /* the turn that the engine will ask for, if it goes on */
 	uint64_t until;       /* the turns before it were taken */
 	uint32_t at_once;     /* turns that are taken next; 0: none were taken yet */
-	bool few;             /* the last time, as many were taken as ever are */
+	bool took_most;       /* the last time, `most` turns were taken */
 	uint32_t n;
 	struct fs_names_ahead_pick picks[FS_NAMES_AHEAD_MAX]; /* files of turns before `until` that are not done */
 };
@@ -47,11 +50,13 @@ struct fs_names_ahead_ops {
 	uint32_t (*file)(void *user, uint64_t turn);
 	/* Returns the directory of a file. */
 	uint32_t (*dir)(void *user, uint32_t file);
-	/* Makes the names of files[n] of one directory known; the files ascend. */
-	void (*list)(void *user, uint32_t dir, const uint32_t *files, uint32_t n);
-	/* Makes the name of one file known. @few: as many turns were taken as ever are, and its directory has fewer
-	 * than FS_NAMES_AHEAD_RUN files of them. */
-	void (*look_up)(void *user, uint32_t file, bool few);
+	/* Makes the names of files[n] of one directory known; the files ascend. Returns false: they are not known. */
+	bool (*list)(void *user, uint32_t dir, const uint32_t *files, uint32_t n);
+	/* Makes the name of one file known. Returns whether the server was asked; if not, the kernel has the name, or
+	 * the server ends. */
+	bool (*look_up)(void *user, uint32_t file);
+	/* The same, if its directory has fewer than FS_NAMES_AHEAD_RUN files of `most` turns. */
+	void (*look_up_lone)(void *user, uint32_t file);
 };
 
 /* The engine asks for turns [turn, turn + n) of an epoch that has `turns` of them. */

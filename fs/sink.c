@@ -260,62 +260,51 @@ static uint32_t directory_ahead(void *user, uint32_t file)
 	return shard_index_file(order->sink->server->index, file, &f) < 0 ? SHARD_NONE : f.dir;
 }
 
-/* Lists files of a directory. Returns false if it cannot be listed. */
-static bool list_picked(const struct order *order, uint32_t dir, const uint32_t *files, uint32_t n)
+static bool list_ahead(void *user, uint32_t dir, const uint32_t *files, uint32_t n)
 {
-	struct fs_sink *sink = order->sink;
+	const struct order *order = user;
+	struct fs_server *server = order->sink->server;
 	struct shard_dir rec;
-	cleanup_detached_fd int fd = open_directory(sink, order->root, dir);
-	if (fd < 0 || shard_index_dir(sink->server->index, dir, &rec) < 0)
+	cleanup_detached_fd int fd = is_over(order) ? -1 : open_directory(order->sink, order->root, dir);
+	if (fd < 0 || shard_index_dir(server->index, dir, &rec) < 0)
 		return false;
 	uint64_t offset = FS_OFFSET_FIRST + (files[0] - rec.first_file);
-	fs_listing_picks_set(&sink->server->picks, files, n);
-	int rc = list_entries(sink, fd, &offset, n);
-	fs_listing_picks_clear(&sink->server->picks);
-	return rc == 0 && !is_over(order);
+	fs_listing_picks_set(&server->picks, files, n);
+	int rc = list_entries(order->sink, fd, &offset, n);
+	fs_listing_picks_clear(&server->picks);
+	if (rc < 0 || is_over(order))
+		return false; /* some of the names may not have come */
+	for (uint32_t i = 0; i < n; i++)
+		fs_directory_names_came(server->names, files[i]);
+	return true;
 }
 
-static void look_up_ahead(void *user, uint32_t file, bool few)
+static bool look_up_ahead(void *user, uint32_t file)
 {
 	const struct order *order = user;
-	if (is_over(order))
-		return;
-	if (few)
+	if (is_over(order) || !look_up(order->sink, order->root, order->stream->view, file))
+		return false;
+	fs_directory_names_came(order->sink->server->names, file);
+	return true;
+}
+
+static void look_up_lone_ahead(void *user, uint32_t file)
+{
+	const struct order *order = user;
+	if (!is_over(order))
 		announce_name(order, file);
-	else if (look_up(order->sink, order->root, order->stream->view, file))
-		fs_directory_names_came(order->sink->server->names, file);
 }
 
-/* The kernel may have the names already, because the files are in memory: then it does not ask the server, and a
- * look-up takes 1 us. */
-static void list_ahead(void *user, uint32_t dir, const uint32_t *files, uint32_t n)
-{
-	const struct order *order = user;
-	struct fs_sink *sink = order->sink;
-	uint32_t first = 0;
-	while (first < n && !is_over(order) && !look_up(sink, order->root, order->stream->view, files[first]))
-		first++;
-	if (first == n || is_over(order))
-		return;
-	fs_directory_names_came(sink->server->names, files[first++]);
-	bool listed = n - first >= FS_NAMES_AHEAD_RUN - 1 && list_picked(order, dir, files + first, n - first);
-	for (uint32_t i = first; i < n; i++) {
-		if (listed)
-			fs_directory_names_came(sink->server->names, files[i]);
-		else
-			look_up_ahead(user, files[i], false);
-	}
-}
-
-static void announce_ahead(struct order *order, struct fs_names_ahead *names, uint64_t epoch, uint64_t turn, uint32_t n)
+static void announce_ahead(struct order *order, struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	static const struct fs_names_ahead_ops ops = {
 		.file = file_ahead,
 		.dir = directory_ahead,
 		.list = list_ahead,
 		.look_up = look_up_ahead,
+		.look_up_lone = look_up_lone_ahead,
 	};
-	fs_names_ahead_asked(names, &ops, order, epoch, shard_epoch_turns(order->epoch, order->stream->rank), turn, n);
+	fs_names_ahead_asked(&vs->names, &ops, order, epoch, shard_epoch_turns(order->epoch, vs->rank), turn, n);
 }
 
 /* ---- names of a tree ---- */
@@ -342,7 +331,7 @@ static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *r
 		return;
 	struct order order = { .sink = sink, .root = root, .stream = vs, .epoch = e };
 	if (vs->ahead)
-		announce_ahead(&order, &vs->names, epoch, turn, n);
+		announce_ahead(&order, vs, epoch, turn, n);
 	else
 		announce_turns(&order, turn, n);
 	shard_epoch_put(e);
@@ -714,6 +703,12 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 	return 0;
 }
 
+static void stream_free(struct fs_sink_stream *vs)
+{
+	prefetch_stream_free(vs->stream);
+	free(vs);
+}
+
 static void stream_end(struct fs_sink *sink, struct fs_sink_stream **place)
 {
 	struct prefetch_stream_stats stats;
@@ -728,10 +723,8 @@ static void stream_end(struct fs_sink *sink, struct fs_sink_stream **place)
 			sink->gone_jumps[vs->view->number] += stats.jumps;
 		}
 	}
-	if (!vs)
-		return;
-	prefetch_stream_free(vs->stream);
-	free(vs);
+	if (vs)
+		stream_free(vs);
 }
 
 static int start_stream(struct fs_sink *sink, struct fs_view *view)
@@ -800,8 +793,7 @@ int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, const struct pref
 			sink->followed[i] = vs;
 	}
 	if (i == FOLLOWED_MAX) {
-		prefetch_stream_free(vs->stream);
-		free(vs);
+		stream_free(vs);
 		return -E2BIG;
 	}
 	*ret_stream = vs;

@@ -19,8 +19,10 @@ struct order {
 	uint32_t per_dir;
 	uint32_t stride; /* turn t is the file t * stride mod FILES */
 	uint32_t made[FILES];
-	uint32_t listed, looked_up, lists;
+	bool known[FILES]; /* the kernel has the name already */
+	uint32_t listed, looked_up, lists, lone;
 	uint32_t least; /* names of the shortest list */
+	bool cannot_list, ends;
 };
 
 static struct order order;
@@ -41,9 +43,11 @@ static uint32_t dir(void *user, uint32_t id)
 	return id / ((struct order *)user)->per_dir;
 }
 
-static void list(void *user, uint32_t directory, const uint32_t *files, uint32_t n)
+static bool list(void *user, uint32_t directory, const uint32_t *files, uint32_t n)
 {
 	struct order *o = user;
+	if (o->cannot_list || o->ends)
+		return false;
 	for (uint32_t i = 0; i < n; i++) {
 		assert_int_equal(dir(o, files[i]), directory);
 		assert_true(i == 0 || files[i] > files[i - 1]);
@@ -52,14 +56,24 @@ static void list(void *user, uint32_t directory, const uint32_t *files, uint32_t
 	o->listed += n;
 	o->lists++;
 	o->least = o->least == 0 || n < o->least ? n : o->least;
+	return true;
 }
 
-static void look_up(void *user, uint32_t id, bool few)
+static bool look_up(void *user, uint32_t id)
 {
 	struct order *o = user;
-	(void)few;
+	if (o->ends)
+		return false;
 	o->made[id]++;
-	o->looked_up++;
+	o->looked_up += !o->known[id];
+	return !o->known[id];
+}
+
+static void look_up_lone(void *user, uint32_t id)
+{
+	struct order *o = user;
+	o->lone++;
+	look_up(o, id);
 }
 
 static void begin(uint32_t per_dir, uint32_t stride)
@@ -74,12 +88,14 @@ static void begin(uint32_t per_dir, uint32_t stride)
 /* Asks for turns [from, to) in pieces, and checks that their names are made. */
 static void ask(uint64_t epoch, uint64_t from, uint64_t to, uint32_t piece)
 {
-	static const struct fs_names_ahead_ops ops = { .file = file, .dir = dir, .list = list, .look_up = look_up };
+	static const struct fs_names_ahead_ops ops = {
+		.file = file, .dir = dir, .list = list, .look_up = look_up, .look_up_lone = look_up_lone
+	};
 	for (uint64_t turn = from; turn < to; turn += piece) {
 		uint32_t n = to - turn < piece ? (uint32_t)(to - turn) : piece;
 		fs_names_ahead_asked(&ahead, &ops, &order, epoch, TURNS, turn, n);
 		for (uint64_t t = turn; t < turn + n; t++)
-			assert_true(order.made[file_of(&order, t)]);
+			assert_true(order.ends || order.made[file_of(&order, t)]);
 	}
 }
 
@@ -94,7 +110,7 @@ static void each_name_is_made_once(void **state)
 			for (uint32_t f = 0; f < FILES; f++)
 				assert_int_equal(order.made[f], 1);
 			assert_int_equal(order.listed + order.looked_up, FILES);
-			assert_true(order.lists == 0 || order.least >= FS_NAMES_AHEAD_RUN);
+			assert_true(order.lists == 0 || order.least >= FS_NAMES_AHEAD_RUN - 1);
 		}
 	}
 }
@@ -104,11 +120,46 @@ static void a_few_directories_are_listed_and_many_are_not(void **state)
 	(void)state;
 	begin(2000, 7919); /* 10 directories */
 	ask(0, 0, TURNS, 64);
-	assert_true(order.looked_up <= 5 * FS_NAMES_AHEAD_FIRST);
+	assert_true(order.looked_up <= 5 * FS_NAMES_AHEAD_FIRST + order.lists);
 	assert_true(order.listed / order.lists > 100);
 	begin(2, 7919); /* 10,000 */
 	ask(0, 0, TURNS, 64);
 	assert_int_equal(order.listed, 0);
+	assert_in_range(order.lone, TURNS / 2, TURNS);
+}
+
+static void names_that_the_kernel_has_are_not_listed(void **state)
+{
+	(void)state;
+	begin(2000, 7919);
+	memset(order.known, true, sizeof(order.known));
+	ask(0, 0, TURNS, 512);
+	assert_int_equal(order.listed + order.looked_up, 0);
+	begin(2000, 7919);
+	memset(order.known, true, 1500); /* of the first directory, 500 files are not */
+	ask(0, 0, TURNS, 512);
+	assert_int_equal(order.listed + order.looked_up, FILES - 1500);
+}
+
+static void names_of_a_directory_that_cannot_be_listed_are_looked_up(void **state)
+{
+	(void)state;
+	begin(2000, 7919);
+	order.cannot_list = true;
+	ask(0, 0, TURNS, 512);
+	assert_int_equal(order.looked_up, FILES);
+}
+
+/* Then each call returns soon, and what was not made is asked for no more. */
+static void a_server_may_end_at_any_time(void **state)
+{
+	(void)state;
+	begin(2000, 7919);
+	ask(0, 0, 3000, 512);
+	uint32_t made = order.listed + order.looked_up;
+	order.ends = true;
+	ask(0, 3000, 20000, 512);
+	assert_int_equal(order.listed + order.looked_up, made);
 }
 
 /* A reader that has just begun waits for its first names. */
@@ -141,8 +192,9 @@ static void turns_may_be_left_out(void **state)
 	uint32_t looked_up = order.looked_up;
 	uint64_t until = ahead.until;
 	assert_true(until > 5000);
+	uint32_t lists = order.lists;
 	ask(0, until - 1, 12000, 512);
-	assert_int_equal(order.looked_up, looked_up);
+	assert_int_equal(order.looked_up - looked_up, order.lists - lists);
 	for (uint64_t turn = 5000; turn < 12000; turn++)
 		assert_int_equal(order.made[file_of(&order, turn)], 1);
 }
@@ -159,6 +211,28 @@ static void no_more_are_taken_than_the_owner_says(void **state)
 	}
 }
 
+/* Other streams began, and the budget has room for fewer names of each. */
+static void what_may_be_taken_may_change(void **state)
+{
+	(void)state;
+	begin(2000, 7919);
+	ask(0, 0, 5000, 500);
+	assert_int_equal(ahead.at_once, FS_NAMES_AHEAD_MAX);
+	ahead.most = 100;
+	uint64_t until = ahead.until, turn;
+	ask(0, 5000, until, 500);
+	assert_int_equal(ahead.until, until);
+	for (turn = until; turn < 10000; turn += 50) {
+		ask(0, turn, turn + 50, 50);
+		assert_in_range(ahead.until, turn + 50, turn + 150);
+	}
+	ahead.most = FS_NAMES_AHEAD_MAX;
+	ask(0, turn, 15000, 500);
+	assert_int_equal(ahead.at_once, FS_NAMES_AHEAD_MAX);
+	for (turn = 0; turn < 15000; turn++)
+		assert_int_equal(order.made[file_of(&order, turn)], 1);
+}
+
 static void a_file_may_come_again(void **state)
 {
 	(void)state;
@@ -167,7 +241,8 @@ static void a_file_may_come_again(void **state)
 	assert_int_equal(order.listed, 0);
 	begin(FILES, FILES / 10); /* ten files, again and again */
 	ask(0, 0, TURNS, 512);
-	assert_int_equal(order.listed, order.lists * 10);
+	assert_int_equal(order.listed, order.lists * 9);
+	assert_int_equal(order.looked_up, order.lists);
 }
 
 int main(void)
@@ -178,7 +253,11 @@ int main(void)
 		cmocka_unit_test(the_first_turns_come_soon),
 		cmocka_unit_test(a_stream_that_moves_or_begins_again_makes_its_names_again),
 		cmocka_unit_test(turns_may_be_left_out),
+		cmocka_unit_test(names_that_the_kernel_has_are_not_listed),
+		cmocka_unit_test(names_of_a_directory_that_cannot_be_listed_are_looked_up),
+		cmocka_unit_test(a_server_may_end_at_any_time),
 		cmocka_unit_test(no_more_are_taken_than_the_owner_says),
+		cmocka_unit_test(what_may_be_taken_may_change),
 		cmocka_unit_test(a_file_may_come_again),
 	};
 	return cmocka_run_group_tests_name("fs/names_ahead", tests, NULL, NULL);
