@@ -33,8 +33,8 @@ enum {
 	LIST_PART = 16,        /* names that are listed for one look-up: as much work again */
 	LIST_OPEN = 32,        /* names that could be listed while a directory is opened and closed */
 	LIST_WARM_UP = 16384,  /* names that a warm-up lists at once */
-	/* Names of the next turns may take so much of the budget, and be of so many files as fill the budget a few
-	 * times: names of large files would lie there long. */
+	/* Names of the next turns of all streams together may take so much of the budget, and be of so many files as
+	 * fill the budget a few times: names of large files would lie there long. */
 	NAMES_AHEAD_PART = 16,
 	NAMES_AHEAD_FILLS = 4,
 	REST_MS = 100, /* ms without an open, after which nothing is looked up if there is no copy of the mount */
@@ -66,6 +66,7 @@ struct fs_sink_stream {
 	uint32_t rank;            /* whose turns of `order` the stream reads */
 	bool by_directory;        /* names come from listings of whole directories, where these fit */
 	bool ahead;               /* names come from listings of the files that are needed next */
+	uint32_t ahead_most;      /* of how many turns at most: the engine was told so */
 	bool warm_up;
 	bool fits; /* warm-up: a tenth of all files or more */
 	struct prefetch_stream *stream;
@@ -86,6 +87,7 @@ struct fs_sink {
 	struct fs_sink_stream *warm_up_stream;
 	uint64_t gone_fetched[FS_VIEWS_MAX], gone_jumps[FS_VIEWS_MAX]; /* of each view's streams that ended */
 	struct fs_detached *toucher;                                   /* the thread that lists and looks up */
+	_Atomic uint32_t n_ahead;                                      /* streams whose names are made ahead */
 	_Atomic uint64_t opened_ns; /* the last open of a watched file; 0: none yet */
 	_Atomic bool pins;  /* the thread's work makes the mount busy: there is no copy (fs/detached_thread.h) */
 	bool no_prune;      /* lister's: this kernel does not have FUSE_NOTIFY_PRUNE */
@@ -295,6 +297,19 @@ static void look_up_lone_ahead(void *user, uint32_t file)
 		announce_name(order, file);
 }
 
+/* Returns of how many turns of a stream the names may be made at once, if there are so many streams. */
+static uint32_t names_ahead_most(const struct fs_sink *sink, uint32_t n_streams)
+{
+	const struct shard_info *info = sink->server->info;
+	uint64_t budget = fs_budget_bytes(sink->server->budget) / n_streams;
+	uint64_t names = budget / NAMES_AHEAD_PART / FS_FILE_OVERHEAD_BYTES;
+	uint64_t files = budget / (info->content_bytes / (info->n_files + 1) + 1) * NAMES_AHEAD_FILLS;
+	uint64_t most = names < files ? names : files;
+	return most > FS_NAMES_AHEAD_MAX     ? FS_NAMES_AHEAD_MAX
+	       : most < FS_NAMES_AHEAD_FIRST ? FS_NAMES_AHEAD_FIRST
+	                                     : (uint32_t)most;
+}
+
 static void announce_ahead(struct order *order, struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	static const struct fs_names_ahead_ops ops = {
@@ -304,6 +319,8 @@ static void announce_ahead(struct order *order, struct fs_sink_stream *vs, uint6
 		.look_up = look_up_ahead,
 		.look_up_lone = look_up_lone_ahead,
 	};
+	uint32_t most = names_ahead_most(order->sink, order->sink->n_ahead);
+	vs->names.most = most < vs->ahead_most ? most : vs->ahead_most;
 	fs_names_ahead_asked(&vs->names, &ops, order, epoch, shard_epoch_turns(order->epoch, vs->rank), turn, n);
 }
 
@@ -659,19 +676,6 @@ static void tell_opened(struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn
 	}
 }
 
-/* Returns of how many turns the names may be made at once. */
-static uint32_t names_ahead_most(const struct fs_sink *sink)
-{
-	const struct shard_info *info = sink->server->info;
-	uint64_t budget = fs_budget_bytes(sink->server->budget);
-	uint64_t names = budget / NAMES_AHEAD_PART / FS_FILE_OVERHEAD_BYTES;
-	uint64_t files = budget / (info->content_bytes / (info->n_files + 1) + 1) * NAMES_AHEAD_FILLS;
-	uint64_t most = names < files ? names : files;
-	return most > FS_NAMES_AHEAD_MAX     ? FS_NAMES_AHEAD_MAX
-	       : most < FS_NAMES_AHEAD_FIRST ? FS_NAMES_AHEAD_FIRST
-	                                     : (uint32_t)most;
-}
-
 static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct prefetch_stream_options *wanted,
         struct fs_sink_stream **ret_stream)
 {
@@ -689,13 +693,15 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 	bool tree = view->all && view->layout == FS_LAYOUT_TREE && !*view->place;
 	vs->by_directory = wanted->warm_up || (sink->names_fit && tree);
 	vs->ahead = tree && !wanted->warm_up && !sink->server->info->grouped;
-	vs->names.most = names_ahead_most(sink);
+	vs->ahead_most = vs->ahead ? names_ahead_most(sink, 1) : 0;
 	vs->fits = fs_budget_bytes(sink->server->budget) > sink->server->info->content_bytes / 10;
 	struct prefetch_stream_options options = *wanted;
 	options.user = vs;
-	options.names_ahead = vs->ahead ? vs->names.most : 0;
+	options.names_ahead = vs->ahead_most;
+	sink->n_ahead += vs->ahead; /* before the first announcement, which may come at once */
 	int rc = prefetch_stream_new(sink->server->prefetch, &options, &vs->stream);
 	if (rc < 0) {
+		sink->n_ahead -= vs->ahead;
 		free(vs);
 		return rc;
 	}
@@ -706,6 +712,7 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 static void stream_free(struct fs_sink_stream *vs)
 {
 	prefetch_stream_free(vs->stream);
+	vs->sink->n_ahead -= vs->ahead;
 	free(vs);
 }
 
