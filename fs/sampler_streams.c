@@ -82,11 +82,10 @@ struct fs_sampler_streams {
 	bool own_begun;                 /* several ranks: the view's own stream was begun for its reader */
 	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX]; /* the last that was left to a successor */
 	unsigned n_saved;
-	bool told_not_followed;                   /* the last try to follow a track failed, and the log says so */
-	bool restored;                            /* what a predecessor left was taken over */
-	uint64_t opened_ns;                       /* time of the last opens */
-	struct fs_search_rest memory;             /* tells whether all that is opened is in memory */
-	bool rests;                               /* so the search rests */
+	bool told_not_followed; /* the last try to follow a track failed, and the log says so */
+	bool restored;          /* what a predecessor left was taken over */
+	uint64_t opened_ns;     /* time of the last opens */
+	struct fs_search_rest rest;
 	uint32_t batch[FS_SAMPLER_STREAMS_BATCH]; /* ... to here */
 	pthread_t thread;
 
@@ -103,7 +102,7 @@ struct fs_sampler_streams {
 	bool sharded_twice; /* since the start: the list that showed it may be another epoch's */
 	struct prefetch_scanned scanned;
 	struct prefetch_searched searched;
-	bool shown_rests;
+	enum fs_search search;
 };
 
 /* ---- the order of a stream, as shard/view.h asks for it ---- */
@@ -362,7 +361,7 @@ static void publish(struct fs_sampler_streams *fr, bool busy)
 			fr->sharded_twice = shown[i].track.shards_twice;
 	fr->scanned = scanned;
 	fr->searched = searched;
-	fr->shown_rests = fr->rests;
+	fr->search = fr->rest.search;
 	if (!busy) {
 		fr->published = fr->taken;
 		fr->begun |= !fr->woken; /* else somebody came meanwhile */
@@ -482,7 +481,7 @@ void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 	if (fr) {
 		lock_for_scope(&fr->lock);
 		searched = fr->searched;
-		rests = fr->shown_rests;
+		rests = fr->search == FS_SEARCH_RESTS;
 		behind = fr->queued - fr->taken;
 		scanned = fr->scanned;
 		for (unsigned i = 0; i < fr->n_shown; i++) {
@@ -708,8 +707,7 @@ static int begin(struct fs_sampler_streams *fr)
 		.search_thread = true,
 	};
 	int rc = 0;
-	fr->memory = (struct fs_search_rest){ 0 };
-	fr->rests = false;
+	fr->rest = (struct fs_search_rest){ 0 };
 	fr->leads = fr->view->all && fr->view->layout == FS_LAYOUT_TREE;
 	if (fr->leads)
 		plan_all(fr, &own, &options);
@@ -844,22 +842,22 @@ static void begin_own(struct fs_sampler_streams *fr)
 		fr->own_begun = fs_sink_own(fr->server->sink, fr->view, true) == 0;
 }
 
-/* Takes in that so many files were opened. Returns whether the search rests: all that is opened is in memory, so an
- * order would be of no use. In the view of one rank it does not rest, because it also finds who shards twice. With a
- * dataset in a store it does not: each page that the kernel takes back is a wait for the store, and only a known order
- * finds these pages in time (prefetch/lost.c). */
+/* Takes in that so many files were opened. Returns whether the search rests. In the view of one rank it does not rest,
+ * because it also finds who shards twice. With a dataset in a store it does not rest, because each page that the kernel
+ * takes back is a wait for the store, and only a known order finds these pages in time (prefetch/lost.c). An order that
+ * is known already is followed on. */
 static bool rest(struct fs_sampler_streams *fr, size_t opens)
 {
 	struct prefetch_recognised track;
-	bool rested = fr->rests;
-	bool memory = fs_search_rest_opened(&fr->memory, opens, prefetch_reads(fr->server->prefetch));
-	bool may = !fr->part && !shard_index_store(fr->server->index);
-	fr->rests = memory && may && prefetch_recognise_get(fr->r, 0, &track) < 0;
-	if (fr->rests && !rested)
+	bool rested = fr->rest.search == FS_SEARCH_RESTS;
+	bool may = !fr->part && !shard_index_store(fr->server->index) && prefetch_recognise_get(fr->r, 0, &track) < 0;
+	uint64_t reads = prefetch_reads(fr->server->prefetch);
+	bool rests = fs_search_rest_opened(&fr->rest, opens, reads, may) == FS_SEARCH_RESTS;
+	if (rests && !rested)
 		prefetch_recognise_rest(fr->r);
-	else if (rested && !fr->rests)
+	else if (rested && !rests)
 		prefetch_recognise_go_on(fr->r);
-	return fr->rests;
+	return rests;
 }
 
 /* Searches for a while. Returns as prefetch_recognise_step. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When the search for an order rests: all files that are opened are in memory.
+/* When the search for an order rests: all files that are opened are in memory, so a known order would make no open
+ * faster.
  *
- * Then an order that is recognised spares no wait. The engine's reads tell it: it reads what readers miss, what a known
- * order needs next, and what a warm-up has not read yet. If it read next to nothing while thousands of files were
- * opened, they were in memory. The rest ends with the read after FS_SEARCH_REST_READS.
+ * The engine's reads tell it. The engine reads what readers miss, what a known order needs next, and what a warm-up has
+ * not read yet. If it read next to nothing while thousands of files were opened, they were in memory. With the read
+ * after FS_SEARCH_REST_READS the rest ends.
  *
  * One read in 64 opens is little: the kernel takes back pages now and then (0.5% of opens were measured).
  *
@@ -15,19 +16,25 @@
 #include <stdint.h>
 
 enum {
-	FS_SEARCH_REST_OPENS = 4096, /* opens with few reads, after which the search rests */
-	FS_SEARCH_REST_READS = 64,   /* of the engine: more in these opens, or in a rest, and the search goes on */
+	FS_SEARCH_REST_OPENS = 4096, /* opens with few reads: what is opened is in memory */
+	FS_SEARCH_REST_READS = 64,   /* of the engine; more of them, and some of what is opened is not */
 };
 
-/* {0} at first: the search does not rest. */
+enum fs_search {
+	FS_SEARCH_NEEDED, /* some of what is opened is not in memory, or nothing is known yet */
+	FS_SEARCH_KEPT,   /* all of it is, but the search has another use */
+	FS_SEARCH_RESTS,  /* all of it is */
+};
+
+/* {0} at first: the search is needed. */
 struct fs_search_rest {
-	uint64_t opens; /* since the stretch began in which reads are counted */
-	uint64_t reads; /* of the engine, when it began */
-	bool rests;
+	uint64_t opens; /* since reads are counted */
+	uint64_t reads; /* of the engine, when that began */
+	enum fs_search search;
 };
 
-/* Takes in that so many files more were opened, and the reads of the engine until now. Returns whether the search
- * rests. */
-bool fs_search_rest_opened(struct fs_search_rest *rest, uint64_t opens, uint64_t reads);
+/* Takes in that @opens files more were opened, and how many reads the engine has done since the server began.
+ * @may_rest: the search has no other use. Returns what the search does now. */
+enum fs_search fs_search_rest_opened(struct fs_search_rest *rest, uint64_t opens, uint64_t reads, bool may_rest);
 
 #endif
