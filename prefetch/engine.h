@@ -441,6 +441,8 @@ struct prefetch_warm_up {
 	bool followed;       /* scratch of prefetch_warm_up_settle: another stream is followed */
 	uint32_t missed;     /* files missed since another stream was last followed, at most PREFETCH_WARM_UP_MISSES */
 	uint64_t missed_ns;  /* when the last one was missed */
+	uint32_t opened;     /* files opened since the count began, less than PREFETCH_LOST_USES */
+	uint32_t lost;       /* samples that were lost since then */
 	uint32_t inflight;   /* reads */
 	uint64_t least_ns;   /* the shortest time of a read, for SHARD_BLOCK bytes; 0: none yet */
 	uint64_t rest_ns;    /* no read starts before this time */
@@ -642,8 +644,12 @@ void prefetch_warm_up_idle(struct prefetch *p, bool full);
 void prefetch_warm_up_submitted(struct prefetch *p);
 void prefetch_warm_up_came_back(struct prefetch *p, const struct prefetch_read *read);
 
-/* Call it when many of the files that readers open were lost.  Returns whether the pass may begin again: not soon after
- * the last time. */
+/* A reader opened a file, or found a sample lost. */
+void prefetch_warm_up_opened(struct prefetch *p);
+void prefetch_warm_up_lost(struct prefetch *p);
+/* Returns whether at least one in @part of the files that readers opened lately were lost. */
+bool prefetch_warm_up_lost_part(const struct prefetch *p, uint32_t part);
+/* Returns whether the pass may begin again: not soon after the last time. */
 bool prefetch_warm_up_again(struct prefetch *p);
 
 /* lister.c: the thread that announces to the sink, and hands it drops. */

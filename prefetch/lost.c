@@ -22,6 +22,8 @@
 #include "shard/base/bits.h"
 
 enum {
+	WARM_UP_AGAIN = 2,    /* a warm-up reads all again if one in so many opened files was lost, */
+	WARM_UP_SHRINK = 4,   /* ... and its budget shrinks if one in so many was */
 	LOST_MIN = 16,        /* fewer lost samples, within LOST_NS or of the latest uses, are chance */
 	REFETCH_TURNS = 1024, /* turns that are fetched again */
 	REFETCH_TURNS_MAX = 16384,
@@ -51,7 +53,8 @@ static const uint64_t LOST_USES_NS = 10000000000;  /* losses count together with
 static const uint64_t REFETCH_AGAIN_NS = 10000000000; /* losses within this time after a refetch are more of the same */
 
 /* Shrinks the budget after many losses, because the host lacks the memory that the budget allows.  A few losses are
- * chance: a READ was on its way when the sample was stored. */
+ * chance: a READ was on its way when the sample was stored.  What a warm-up has stored waits long for its use, so some
+ * of it is lost even if the host has memory enough.  To drop an eighth of the rest would cost more. */
 static void shrink_budget(struct prefetch *p)
 {
 	uint64_t now = base_now_ns();
@@ -62,6 +65,8 @@ static void shrink_budget(struct prefetch *p)
 	}
 	cache_ledger_stats_get(p->ledger, &st);
 	if (++p->losses.recently < LOST_MIN + st.resident / 64)
+		return;
+	if (p->warm_up.running && !p->store && !prefetch_warm_up_lost_part(p, WARM_UP_SHRINK))
 		return;
 	if (p->losses.shrunk_ns && now - p->losses.shrunk_ns < LOST_NS)
 		return; /* these samples were lost before the budget shrank */
@@ -197,9 +202,12 @@ static bool suspect(struct prefetch *p, struct prefetch_stream *s)
 }
 
 /* Returns whether fetching the next turns again costs less than waiting for those that are lost.  With a near store,
- * a quarter of the latest uses must have been lost.  With a store far away, a few in a hundred suffice. */
+ * a quarter of the latest uses must have been lost.  With a store far away, a few in a hundred suffice.  A warm-up
+ * would fetch all that it has.  So half must have been lost, unless it has them from a store. */
 static bool worth_a_refetch(const struct prefetch *p)
 {
+	if (p->warm_up.running && !p->store)
+		return prefetch_warm_up_lost_part(p, WARM_UP_AGAIN);
 	if (lost_of(p, 8) >= BURST_OF_8 || lost_of(p, 16) >= BURST_OF_16)
 		return true;
 	if (p->losses.uses < LOST_MIN)
@@ -268,6 +276,7 @@ static void count_lost(struct prefetch *p, uint32_t sample)
 		p->losses.uses = p->losses.lost = 0;
 	}
 	p->losses.lost++;
+	prefetch_warm_up_lost(p);
 	p->losses.history |= p->losses.history + 1; /* its use may not be known yet */
 	if (worth_a_refetch(p))
 		refetch(p, now, false);

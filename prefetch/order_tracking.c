@@ -248,6 +248,7 @@ void prefetch_tracking_sample(struct prefetch *p, struct prefetch_stream *s, uin
 	const struct cache_timeline_epoch *first = &s->tl.epochs[0];
 	uint64_t step, turn;
 	uint32_t rank;
+	prefetch_warm_up_opened(p);
 	/* It was used a moment ago: a file was opened twice, or another file of the sample was. */
 	if (shard_epoch_find(first->epoch, sample, &step, &rank, &turn) == 0 && rank == s->tl.rank &&
 	        turn < first->turns && bit_get(first->used, turn) && inside(s, first->first + turn))

@@ -15,14 +15,17 @@
  * - If its reads get slow, or are slow, it rests after each one for as long as that took.
  * - If no file was missed for QUIET_NS, it waits for the next miss.
  *
- * The kernel may take back what the stream has stored.  If many of the files that readers open were lost, the pass
- * begins again: at most once in AGAIN_NS, and each time only after twice as long. */
+ * The kernel may take back what the stream has stored.  A reader brings in again what he opens of that.  If half of
+ * the files that readers open were lost, or fewer of a dataset in a store (lost.c), the pass begins again: at most once
+ * in AGAIN_NS, and each time only after twice as long.  Nobody knows which others were lost, so such a pass drops and
+ * reads all of them.  This costs about as much for a file as a READ does. */
 #include "prefetch/engine.h"
 
 static const uint64_t QUIET_NS = 2000000000;
 /* A device that needs longer for SHARD_BLOCK is slow, or many share it: 128 MiB/s. */
 static const uint64_t SLOW_NS = 8000000;
 enum { READS_MAX = 2 }; /* in flight */
+enum { LOST_MIN = 64 }; /* fewer lost samples, or opens, do not tell what share is lost */
 enum { SHARED = 4 };    /* a read that takes so many times the shortest time shares the device with others */
 static const uint64_t REST_MAX_NS = 1000000000;
 static const uint64_t AGAIN_NS = 10000000000;
@@ -91,6 +94,7 @@ static void begin(struct prefetch *p)
 {
 	struct prefetch_warm_up *w = &p->warm_up;
 	w->running = w->stream->following = true;
+	w->opened = w->lost = 0;
 	rewind_stream(w->stream);
 	prefetch_each_stream(p, book_others);
 	book(p, w->stream, true);
@@ -190,6 +194,24 @@ void prefetch_warm_up_came_back(struct prefetch *p, const struct prefetch_read *
 		w->rest_ns = now + (took_ns < REST_MAX_NS ? took_ns : REST_MAX_NS);
 }
 
+void prefetch_warm_up_opened(struct prefetch *p)
+{
+	struct prefetch_warm_up *w = &p->warm_up;
+	if (++w->opened == PREFETCH_LOST_USES)
+		w->opened = w->lost = 0;
+}
+
+void prefetch_warm_up_lost(struct prefetch *p)
+{
+	p->warm_up.lost++;
+}
+
+bool prefetch_warm_up_lost_part(const struct prefetch *p, uint32_t part)
+{
+	const struct prefetch_warm_up *w = &p->warm_up;
+	return w->lost >= LOST_MIN && w->opened >= LOST_MIN && w->lost >= w->opened / part;
+}
+
 bool prefetch_warm_up_again(struct prefetch *p)
 {
 	struct prefetch_warm_up *w = &p->warm_up;
@@ -198,5 +220,6 @@ bool prefetch_warm_up_again(struct prefetch *p)
 		return false;
 	w->next_again = w->again_ns ? w->next_again * 2 : AGAIN_NS;
 	w->again_ns = now;
+	w->opened = w->lost = 0;
 	return true;
 }

@@ -24,6 +24,8 @@ static const uint64_t SIZES[] = { 20000, 4096, 100, 70001, 30000, 0, 8192, 1, 12
 enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]), N_FILES = 1200, N_SHARDS = 3 };
 enum { ENOUGH = PREFETCH_WARM_UP_MISSES };
 enum { PAGE = 4096, DROPS_WAIT = 4 << 20 };
+enum { OPENS = 60 }; /* told at a time */
+_Static_assert(N_FILES % OPENS == 0, "every file is opened");
 
 static struct dataset data;
 
@@ -495,6 +497,70 @@ static void drop_caches_does_not_make_it_loop(void **state)
 	bench_stop(&b);
 }
 
+/* Reads all files in no order, and tells it, some at a time as the watcher does, to a stream of the view's own order,
+ * which is not followed. */
+static void open_all(struct bench *b)
+{
+	struct shard_view *view;
+	struct base_err err = { 0 };
+	struct prefetch_stream *own;
+	struct shard_view_options options = SHARD_VIEW_OPTIONS_DEFAULT;
+	options.order = SHARD_ORDER_FULL;
+	assert_int_equal(shard_view_new(data.index, &options, &err, &view), 0);
+	struct prefetch_stream_options stream = { .view = view, .user = view, .doubtful = true };
+	assert_int_equal(prefetch_stream_new(b->p, &stream, &own), 0);
+	for (uint32_t i = 0; i < N_FILES; i += OPENS) {
+		uint32_t files[OPENS];
+		for (uint32_t k = 0; k < OPENS; k++) {
+			files[k] = (uint32_t)((i + k) * UINT64_C(7919) % N_FILES);
+			read_file(b, files[k]);
+		}
+		settle(b); /* the engine knows what was lost */
+		prefetch_stream_used_samples(own, files, OPENS);
+	}
+	settle(b);
+	prefetch_stream_free(own);
+	shard_view_free(view);
+}
+
+static void a_few_lost_files_are_read_again_alone(void **state)
+{
+	(void)state;
+	struct bench b;
+	bench_start(&b, 512 << 20, NULL);
+	miss(&b, ENOUGH);
+	settle(&b);
+	struct prefetch_stats before = stats(&b);
+	for (uint32_t file = 0; file < N_FILES; file += 8) {
+		pthread_mutex_lock(&b.sink.lock);
+		b.sink.has[file] = false;
+		pthread_mutex_unlock(&b.sink.lock);
+	}
+	open_all(&b);
+	struct prefetch_stats after = stats(&b);
+	assert_true(after.lost >= N_FILES / 8 / 2);
+	assert_int_equal(after.warm_up_bytes, before.warm_up_bytes);
+	assert_int_equal(after.budget_bytes, before.budget_bytes);
+	for (uint32_t file = 0; file < N_FILES; file++)
+		assert_int_equal(b.sink.drops[file], 0);
+	bench_stop(&b);
+}
+
+static void everything_is_read_again_when_most_is_lost(void **state)
+{
+	(void)state;
+	struct bench b;
+	bench_start(&b, 512 << 20, NULL);
+	miss(&b, ENOUGH);
+	settle(&b);
+	uint64_t bytes = stats(&b).warm_up_bytes, misses = b.misses;
+	forget_everything(&b);
+	open_all(&b);
+	assert_true(stats(&b).warm_up_bytes > bytes);
+	assert_true(b.misses - misses < N_FILES / 2);
+	bench_stop(&b);
+}
+
 static void a_kernel_that_takes_no_names_does_not_make_it_loop(void **state)
 {
 	(void)state;
@@ -585,6 +651,8 @@ int main(void)
 		cmocka_unit_test(stays_within_the_budget),
 		cmocka_unit_test(what_it_holds_is_not_driven_out_by_readers),
 		cmocka_unit_test(drop_caches_does_not_make_it_loop),
+		cmocka_unit_test(a_few_lost_files_are_read_again_alone),
+		cmocka_unit_test(everything_is_read_again_when_most_is_lost),
 		cmocka_unit_test(a_kernel_that_takes_no_names_does_not_make_it_loop),
 		cmocka_unit_test(slow_reads_end_in_an_idle_engine),
 		cmocka_unit_test(there_is_one_at_most),
