@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import warnings
 import zlib
 from pathlib import Path
@@ -23,6 +24,7 @@ import pytest
 
 from helpers import tools
 from helpers.datasets import content
+from helpers.mounts import abort_connection
 from helpers.waiting import wait_until
 from mount import control
 from mount.control import stats, wait_for_log
@@ -223,6 +225,25 @@ def test_a_successor_counts_the_names_that_its_predecessor_listed(thin, mount):
     follow(mounted, order)
     before, after = read_in_steps(mounted, order)
     assert misses(before, after) <= len(order) / 200
+
+
+@pytest.mark.parametrize("how", ["killed", "unmounted", "aborted"])
+def test_a_server_may_end_while_names_are_listed(packed, mount, how):
+    """The listing is cut short at another place each time.  A successor makes the names that are missing."""
+    for pause_s in (0, 0.002, 0.005, 0.01, 0.02, 0.05):
+        m = mount(packed[0], TREE)
+        order = random.Random(pause_s).sample(packed[1], len(packed[1]))
+        follow(m, order)
+        time.sleep(pause_s)
+        if how == "killed":
+            first = m.server_pid()
+            os.kill(first, signal.SIGKILL)
+            wait_until(lambda: m.server_pid() != first)
+            before, after = read_in_steps(m, order[:500])
+            assert misses(before, after) <= 5
+        elif how == "aborted":
+            abort_connection(os.minor(os.stat(m.path).st_dev))
+        m.unmount()
 
 
 def test_names_take_nothing_of_the_least_that_the_engine_takes(packed, mount):
