@@ -370,7 +370,8 @@ static void come_and_go(struct prefetch *p)
 	}
 }
 
-/* Marks drops of samples that will be fetched again for a turn whose names may be made already: they must stay. */
+/* Marks drops of samples that will be fetched again for a turn whose names may be made already: the sink keeps these
+ * names. */
 static bool mark_announced(struct prefetch *p, struct prefetch_stream *s)
 {
 	if (s->options.warm_up && !s->following)

@@ -227,8 +227,9 @@ static void forget_left_over(struct prefetch_recognise *r)
 	r->collected_at = r->opens;
 }
 
-/* Whether so many of the latest opens are of files seen in this pass that an epoch has begun.  Who draws files at
- * random, and some again, opens more and more of them again.  Then earlier opens of the pass have such files, too. */
+/* Whether so many of the latest opens are of files seen in this pass that an epoch has begun.  A sampler that draws
+ * files at random opens more and more files again.  Then earlier opens of the pass were of such files, too, and no
+ * epoch has begun. */
 static bool begins_epoch(const struct prefetch_recognise *r)
 {
 	uint64_t now = (uint64_t)__builtin_popcountll(r->again), earlier = r->pass_repeats - now;

@@ -123,7 +123,7 @@ void prefetch_recognise_pause(struct prefetch_recognise *recognise);
 /* Ends all searches, because nobody needs their result now.  Opens are still taken in.  Nothing may be searched
  * (prefetch_recognise_step) before prefetch_recognise_go_on. */
 void prefetch_recognise_rest(struct prefetch_recognise *recognise);
-/* Ends a rest: a new search begins with the latest unexplained opens, of which there are 96 if so many came. */
+/* Ends a rest: a new search begins with the latest 96 unexplained opens, or with all of them if fewer came. */
 void prefetch_recognise_go_on(struct prefetch_recognise *recognise);
 
 enum { PREFETCH_RECOGNISE_LATER = 2 };
