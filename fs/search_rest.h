@@ -3,7 +3,7 @@
  * faster.
  *
  * The engine's reads tell it. The engine reads what readers miss, what a known order needs next, and what a warm-up has
- * not read yet. If it read next to nothing while thousands of files were opened, they were in memory. With the read
+ * not read yet. If it read next to nothing while a thousand files were opened, they were in memory. With the read
  * after FS_SEARCH_REST_READS the rest ends.
  *
  * One read in 64 opens is little: the kernel takes back pages now and then (0.5% of opens were measured).
@@ -16,8 +16,8 @@
 #include <stdint.h>
 
 enum {
-	FS_SEARCH_REST_OPENS = 4096, /* opens with few reads: what is opened is in memory */
-	FS_SEARCH_REST_READS = 64,   /* of the engine; more of them, and some of what is opened is not */
+	FS_SEARCH_REST_OPENS = 1024, /* opens with few reads: what is opened is in memory */
+	FS_SEARCH_REST_READS = 16,   /* of the engine; more of them, and some of what is opened is not */
 };
 
 enum fs_search {
