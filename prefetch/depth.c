@@ -5,6 +5,7 @@
 enum {
 	INTERVAL_NS = 30000000, /* long enough to average over batches that the device forms */
 	HOLD = 64,              /* busy intervals between two trials: 2 s */
+	HOLD_AGAIN = 8,         /* ... before a trial is made once more, or after a smaller depth was as good */
 	FIXED = UINT32_MAX,     /* prefetch_depth.hold: no trials */
 };
 static const double GAIN = 1.04; /* the rate must be so much higher with a larger depth; less is noise */
@@ -21,6 +22,7 @@ void prefetch_depth_init(struct prefetch_depth *depth, uint32_t fixed, bool stor
 		.up = true,
 		.hold = fixed ? FIXED : 0,
 		.starting = !fixed,
+		.store = store,
 		.gain = store ? GAIN_STORE : GAIN,
 		.most_reads = store ? PREFETCH_DEPTH_MAX : PREFETCH_DEPTH_SMALL_MAX,
 	};
@@ -79,11 +81,15 @@ static void judge(struct prefetch_depth *depth, double rate)
 	if (rate >= needed) {
 		depth->settled = depth->depth;
 		depth->settled_rate = rate;
-		depth->hold = depth->up ? 1 : HOLD / 8;
+		depth->hold = depth->up ? 1 : HOLD_AGAIN;
+		depth->failed = false;
 	} else {
+		/* One interval may be slow by chance, and HOLD intervals with too small a depth are long. */
+		bool again = depth->store && depth->up && !depth->failed;
 		depth->depth = depth->settled;
-		depth->up = !depth->up;
-		depth->hold = HOLD;
+		depth->up = again || !depth->up;
+		depth->hold = again ? HOLD_AGAIN : HOLD;
+		depth->failed = again;
 	}
 }
 

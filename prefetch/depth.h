@@ -3,7 +3,8 @@
  *
  * At first each read that comes back allows three more, until a read takes more than twice as long as the shortest
  * one.  So the depth grows fourfold in the time of one read, as a store far away needs.  (With a local disk the
- * second read is slower already.)  After that, trials with a larger or smaller depth decide.
+ * second read is slower already.)  After that, trials with a larger or smaller depth decide.  With a store, a larger
+ * one that does not help is tried a second time soon.
  *
  * Only intervals in which as many reads were in flight as the depth allows count, because others do not measure the
  * device.
@@ -31,12 +32,14 @@ struct prefetch_depth {
 	uint32_t settled;    /* the best depth known */
 	double settled_rate; /* bytes per ns at that depth; 0: not measured */
 	bool up;             /* the next trial is with a larger depth */
+	bool failed;         /* ... and is made once more, because the latest one did not raise the rate */
 	uint32_t hold;       /* intervals until the next trial */
 	uint64_t least_ns;   /* the shortest read at the start; 0: none */
 	bool starting;       /* no trials yet: reads do not get slower */
 	uint64_t since_ns;   /* start of the interval; 0: none */
 	uint64_t bytes;      /* read in the interval */
 	uint32_t reads;      /* ... in so many reads */
+	bool store;          /* what is read lies in a store */
 	double gain;         /* a trial with a larger depth must raise the rate so many times */
 	uint64_t mean_bytes; /* of a read, lately; 0: none came back */
 	uint32_t most_reads; /* the largest depth, for small reads */

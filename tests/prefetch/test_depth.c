@@ -93,6 +93,25 @@ static void a_little_more_is_not_worth_a_full_link(void **state)
 	}
 }
 
+/* In the first trial, the machine was busy with something else. */
+static void one_slow_interval_does_not_end_the_search(void **state)
+{
+	struct prefetch_depth depth;
+	bool tried = false, over = false; /* the first trial */
+	uint64_t now = 1;
+	(void)state;
+	prefetch_depth_init(&depth, 0, true);
+	depth.starting = false;
+	for (uint32_t i = 0; i < 5000; i++) {
+		tried = tried || depth.depth > PREFETCH_DEPTH_START;
+		over = over || (tried && depth.depth == PREFETCH_DEPTH_START);
+		now += 20000000 / (tried && !over ? PREFETCH_DEPTH_START : depth.depth);
+		prefetch_depth_feed(&depth, now, 20000000, 110000, true);
+	}
+	assert_true(over);
+	assert_in_range(depth.settled, 2 * PREFETCH_DEPTH_START, PREFETCH_DEPTH_MAX);
+}
+
 static void idle_times_say_nothing(void **state)
 {
 	struct prefetch_depth depth;
@@ -162,6 +181,7 @@ int main(void)
 		cmocka_unit_test(a_store_far_away_is_filled_at_once),
 		cmocka_unit_test(small_reads_may_be_more),
 		cmocka_unit_test(a_little_more_is_not_worth_a_full_link),
+		cmocka_unit_test(one_slow_interval_does_not_end_the_search),
 		cmocka_unit_test(idle_times_say_nothing),
 		cmocka_unit_test(a_fixed_depth_stays),
 		cmocka_unit_test(quantiles_are_within_a_bucket),
