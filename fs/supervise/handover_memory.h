@@ -104,7 +104,7 @@ struct fs_handover_opens {
 
 /* What was recognised of a view's readers (fs/sampler_streams.h), in the page of its records.  Who wrote the bytes
  * checks them.  A program that does not know them leaves zeros, which count as none. */
-enum { FS_HANDOVER_ORDERS_BYTES = 1280, FS_HANDOVER_ORDERS_VERSION = 2 };
+enum { FS_HANDOVER_ORDERS_BYTES = 1472, FS_HANDOVER_ORDERS_VERSION = 3 };
 struct fs_handover_orders {
 	uint64_t age; /* as in a record */
 	uint32_t version, len;

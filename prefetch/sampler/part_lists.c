@@ -3,9 +3,14 @@
  * part.  prefetch/sampler/recognise_private.h first.
  *
  * If one rank reads, the opens say which part it is, because all of them are in it.  If several ranks read through one
- * mount, their opens lie all over the list.  So the list is divided into 2, 4 and 8 parts, and of each division the
- * part with most opens is tried.  When one rank is found, the parts of the others are known.  A rank whose opens are
- * unexpected has begun another order, so its part is tried again. */
+ * mount, their opens lie all over the list.  Ranks with the same seed (DLIO) open the same places of their parts:
+ *
+ *      list     |   x  x     x     |   x  x     x     |   x  x           |
+ *                rank 0             rank 1             rank 2
+ *
+ * If they do so in one division of the list, its part with most opens is tried.  Otherwise, ranks may have seeds of
+ * their own, and the same is tried with 2, 4 and 8 parts.  When one rank is found, the parts of the others are known.
+ * A rank whose opens are unexpected has begun another order, so its part is tried again. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +24,8 @@ enum {
 	HOST_LOOK = 128,  /* opens: before, one reader of the list is more likely */
 	RANK_OPENS = 48,  /* of the rank that is tried, at least */
 };
+static const double SAME_LEAST = 0.4;    /* of 1: ranks that are not at the same turn share fewer places */
+static const double SAME_AS_BEST = 0.93; /* 8 parts of 4 ranks have 6/7 of the sameness of 4 */
 
 /* Finds or makes this part of a list.  Returns as prefetch_part_lists_get. */
 static int get(struct prefetch_recognise *r, struct prefetch_list *whole, const struct prefetch_list_part *part,
@@ -195,6 +202,51 @@ static uint32_t rank_with_most(const struct target *whole, const struct parts *p
 	return most;
 }
 
+/* Returns how many of n draws from `places` places would meet a place that was drawn before, at random. */
+static double repeats_by_chance(uint32_t n, uint32_t places)
+{
+	double free = places;
+	for (uint32_t i = 0; i < n; i++)
+		free -= free / places;
+	return n - (places - free);
+}
+
+/* Returns to what degree the opens lie at the same places of all parts: 0, as by chance, to 1, each place in each. */
+static double sameness(const struct target *whole, const struct parts *parts)
+{
+	uint32_t places[RING], n = whole->n_seen, repeats = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t rank = 0;
+		while (rank + 1 < parts->world && prefetch_parts_start(parts, rank + 1) <= whole->indices[i])
+			rank++;
+		places[i] = whole->indices[i] - prefetch_parts_start(parts, rank);
+	}
+	qsort(places, n, sizeof(*places), compare_indices);
+	for (uint32_t i = 1; i < n; i++)
+		repeats += places[i] == places[i - 1];
+	double chance = repeats_by_chance(n, whole->n / parts->world), most = n - (double)n / parts->world;
+	return most > chance ? (repeats - chance) / (most - chance) : 0;
+}
+
+/* Finds the largest number of parts in which the opens lie at the same places: the halves of 4 such parts are the same,
+ * too.  Returns false if there are none. */
+static bool same_parts(const struct target *whole, struct parts *ret_parts)
+{
+	static const enum parts_kind kinds[] = { PARTS_SPREAD, PARTS_UP };
+	double best = 0;
+	for (uint32_t world = 2; world <= HOST_RANKS && whole->n_seen >= world * RANK_OPENS; world++) {
+		for (unsigned k = 0; k < (whole->n % world ? 2 : 1); k++) {
+			struct parts parts = { .n = whole->n, .world = world, .kind = kinds[k] };
+			double same = sameness(whole, &parts);
+			if (same < SAME_LEAST || same < best * SAME_AS_BEST)
+				continue;
+			best = same > best ? same : best;
+			*ret_parts = parts;
+		}
+	}
+	return best > 0;
+}
+
 int prefetch_part_lists_of_ranks(struct prefetch_recognise *r, const struct target *whole, struct rank_lists *ret_lists)
 {
 	static const enum parts_kind kinds[] = { PARTS_SPREAD, PARTS_UP };
@@ -214,6 +266,8 @@ int prefetch_part_lists_of_ranks(struct prefetch_recognise *r, const struct targ
 	}
 	if (full)
 		return 0;
+	if (same_parts(whole, &parts))
+		return add_rank(r, whole, &parts, rank_with_most(whole, &parts), ret_lists);
 	for (uint32_t world = 2; world <= HOST_RANKS && r->search.n_ring >= HOST_LOOK; world *= 2) {
 		for (unsigned k = 0; k < (whole->n % world ? 2 : 1) && rc == 0; k++) {
 			parts = (struct parts){ .n = whole->n, .world = world, .kind = kinds[k] };

@@ -26,7 +26,7 @@ enum {
 	LOOSE_MAX = 64,
 	TRIAL_MAX = 64,
 	LISTS_MAX = 32,
-	PART_LISTS_MAX = 1024, /* of 32 lists those of 2, 4 and 8 ranks; about 150 bytes each */
+	PART_LISTS_MAX = 1024, /* of 32 lists those of up to 8 ranks in one or two divisions; about 150 bytes each */
 	SINGLE_PARTS_MAX = 16,
 	HOST_RANKS_TRIED = 8, /* lists of several ranks in one look */
 	TRACED_MAX = HOST_RANKS_TRIED + PREFETCH_FILTER_KINDS,

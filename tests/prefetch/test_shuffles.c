@@ -426,12 +426,13 @@ static void large_seeds_are_recognised(void **state)
 /* Several ranks of a host read through one mount, and each shuffles its own contiguous part. */
 static void ranks_with_their_own_parts_are_recognised(void **state)
 {
-	enum { EPOCHS = 2 };
-	static uint32_t at[4][N];
+	static const uint32_t worlds[] = { 2, 4, 5, 8 };
+	enum { EPOCHS = 2, WORLDS = sizeof(worlds) / sizeof(worlds[0]) };
+	static uint32_t at[8][N];
 	uint64_t random = 19;
 	(void)state;
-	for (unsigned i = 0; i < 2 * (FAMILIES - 1); i++) {
-		uint32_t world = i % 2 ? 4 : 2, f = i / 2, part = N / world, next[4], opened = 0;
+	for (unsigned i = 0; i < WORLDS * (FAMILIES - 1); i++) {
+		uint32_t world = worlds[i % WORLDS], f = i / WORLDS, part = N / world, next[8], opened = 0;
 		struct prefetch_recognise *r = new_recognise(200);
 		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
 			for (uint32_t rank = 0; rank < world; rank++) {
@@ -439,7 +440,7 @@ static void ranks_with_their_own_parts_are_recognised(void **state)
 				        at[rank]);
 				next[rank] = 0;
 			}
-			for (uint32_t k = 0; k < N; k++) {
+			for (uint32_t k = 0; k < part * world; k++) {
 				uint32_t rank = (uint32_t)(loader_random(&random) % world);
 				while (next[rank] == part)
 					rank = (rank + 1) % world;
