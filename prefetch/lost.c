@@ -201,13 +201,22 @@ static bool suspect(struct prefetch *p, struct prefetch_stream *s)
 	return false;
 }
 
+/* Returns whether the sink is asked for what readers use next, after a loss. */
+static bool looks(const struct prefetch *p)
+{
+	return p->store && p->sink->ops->look && p->reading.depth.least_ns >= PREFETCH_FAR_NS;
+}
+
 /* Returns whether fetching the next turns again costs less than waiting for those that are lost.  With a near store,
  * a quarter of the latest uses must have been lost.  With a store far away, a few in a hundred suffice.  A warm-up
- * would fetch all that it has.  So half must have been lost, unless it has them from a store. */
+ * would fetch all that it has.  So half must have been lost, unless it has them from a store.  Looking tells it better:
+ * losses come before their uses, so six of a thousand uses may seem to be six of eight. */
 static bool worth_a_refetch(const struct prefetch *p)
 {
 	if (p->warm_up.running && !p->store)
 		return prefetch_warm_up_lost_part(p, WARM_UP_AGAIN);
+	if (looks(p) && !p->warm_up.running)
+		return false;
 	if (lost_of(p, 8) >= BURST_OF_8 || lost_of(p, 16) >= BURST_OF_16)
 		return true;
 	if (p->losses.uses < LOST_MIN)
@@ -409,8 +418,8 @@ static void look_ahead(struct prefetch *p, struct prefetch_stream *s)
 void prefetch_lost_look(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t lost_ns = atomic_load_explicit(&p->lost_ns, memory_order_relaxed);
-	if (!p->store || !p->sink->ops->look || !s->following || p->reading.depth.least_ns < PREFETCH_FAR_NS ||
-	        !lost_ns || base_now_ns() - lost_ns > LOOK_NS || !answered(p) || p->losses.refetch)
+	if (!looks(p) || !s->following || !lost_ns || base_now_ns() - lost_ns > LOOK_NS || !answered(p) ||
+	        p->losses.refetch)
 		return;
 	look_ahead(p, s);
 	if (!p->lister.n_looks)
