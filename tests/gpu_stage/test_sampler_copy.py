@@ -23,7 +23,7 @@ from torch.utils.data import (ConcatDataset, DataLoader, Dataset, DistributedSam
                               RandomSampler, Subset, WeightedRandomSampler)
 
 sys.path.insert(0, str(tools.ROOT / "gpu_stage" / "python"))
-import ddpfs.torch  # noqa: E402
+import ddpfs  # noqa: E402
 from ddpfs import sample_paths, sampler_copy  # noqa: E402
 
 

@@ -355,7 +355,8 @@ class Copy:
         if not counts or self.no_files:  # nothing: the child has failed
             self.wrong = not counts
             if self.no_files:
-                _debug(f"{self._name}: no file of a ddpfs mount is found for an index")
+                _debug(f"{self._name}: no file of a ddpfs mount is found for an index: "
+                       "ddpfs.torch.follow(loader, paths=...) tells it")
             self.close(forget=True)
             self._pending.clear()
             return False
