@@ -525,13 +525,17 @@ static json_t *stats_object(struct fs_server *server, struct scope scope)
 {
 	struct field fields[FIELDS_MAX];
 	struct prefetch_stats engine = { 0 };
+	struct remote_stats store;
 	struct fs_view_progress progress;
 	size_t n = collect(server, scope, fields);
 	prefetch_stats_get(server->prefetch, &engine);
 	fs_server_progress(server, scope.only, &progress);
 	json_t *object = names(server, scope.any);
 	json_object_set_new(object, "advance", json_string(progress.automatic ? "auto" : "off"));
-	json_object_set_new(object, "io", json_string(engine.uring ? "io_uring" : "pread"));
+	json_object_set_new(object, "io",
+	        json_string(prefetch_remote_stats(server->prefetch, &store) ? "http"
+	                    : engine.uring                                  ? "io_uring"
+	                                                                    : "pread"));
 	json_object_set_new(object, "direct", json_boolean(engine.direct));
 	for (size_t i = 0; i < n; i++)
 		json_object_set_new(object, fields[i].name, json_integer((json_int_t)fields[i].value));

@@ -243,6 +243,8 @@ static void what_statistics_say(void **state)
 	expect_mount("{\"opens\": 100, \"misses\": 100, \"order_source\": \"unknown\"}", DOCTOR_OK, "100 opens");
 	expect_mount("{\"fetched\": 1000, \"lost\": 200}", DOCTOR_WARNING, "20%");
 	expect_mount("{\"io\": \"pread\"}", DOCTOR_WARNING, "pread(2)");
+	expect_mount("{\"io\": \"http\"}", DOCTOR_OK, "0 opens");
+	expect_mount("{\"io\": \"pread\", \"store_requests\": 0}", DOCTOR_OK, "0 opens"); /* of an older server */
 	expect_mount("{\"problems\": [{\"text\": \"a line\", \"time_s\": 1}]}", DOCTOR_WARNING, "a line");
 	expect_mount("{\"quarantined\": 2}", DOCTOR_NOTE, "2 samples");
 }

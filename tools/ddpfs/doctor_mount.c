@@ -121,7 +121,7 @@ static void say_misses(const json_t *stats, json_t *findings)
 		        "give less memory=, or raise the memory limit of the cgroup; look at DAMON",
 		        "the kernel took back %llu%% of the samples that were read ahead",
 		        (unsigned long long)percent(number(stats, "lost"), fetched));
-	if (strcmp(text(stats, "io"), "pread") == 0)
+	if (strcmp(text(stats, "io"), "pread") == 0 && !json_object_get(stats, "store_requests"))
 		doctor_say(findings, DOCTOR_WARNING, "allow io_uring to the process that mounts, and mount again",
 		        "this mount reads with pread(2), because io_uring was refused when it began");
 }
@@ -146,10 +146,9 @@ void doctor_mount(const json_t *stats, json_t *findings)
 	if (number(stats, "quarantined"))
 		doctor_say(findings, DOCTOR_NOTE, "run 'mkshard verify', and pack the dataset again",
 		        "%llu samples are on the quarantine list", (unsigned long long)number(stats, "quarantined"));
-	if (json_array_size(findings) == 0)
-		doctor_say(findings, DOCTOR_OK, NULL, "%llu opens, %llu%% of them waited; order: %s; memory %s",
-		        (unsigned long long)number(stats, "opens"),
-		        (unsigned long long)percent(number(stats, "misses"), number(stats, "opens")),
-		        *text(stats, "order_source") ? text(stats, "order_source") : "own",
-		        base_format_size(number(stats, "memory_bytes"), size));
+	doctor_say(findings, DOCTOR_OK, NULL, "%llu opens, %llu%% of them waited; order: %s; memory %s",
+	        (unsigned long long)number(stats, "opens"),
+	        (unsigned long long)percent(number(stats, "misses"), number(stats, "opens")),
+	        *text(stats, "order_source") ? text(stats, "order_source") : "own",
+	        base_format_size(number(stats, "memory_bytes"), size));
 }
