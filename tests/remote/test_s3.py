@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets in S3: packed, mounted and read, against moto, which checks signatures."""
 
+import json
 import os
 import signal
 import subprocess
@@ -144,6 +145,9 @@ def test_a_bucket_that_is_not_there_is_said(s3):
     del s3
     assert "no bucket 'nothing-here'" in fails(tools.tool("mkshard"), "info", "s3://nothing-here/x")
     assert "no object" in fails(tools.tool("mkshard"), "info", "s3://data/nothing")
+    for name, said in (("s3://nothing-here/x", "no bucket 'nothing-here'"), ("s3://data/nothing", "no object")):
+        found = json.loads(tools.ddpfs("doctor", "--json", name, check=False).stdout)["findings"]
+        assert any(f["check"] == "store" and said in f["text"] for f in found), found
 
 
 def test_secrets_are_in_no_file_of_a_mount(s3, server, source, mount):

@@ -125,6 +125,23 @@ static void look_into(struct remote_store *store, const char *name, uint64_t ind
 	shard_index_close(index);
 }
 
+/* Says what is not there, the bucket or the index: an answer to HEAD has no body, which would say it. */
+static void tell_missing(struct remote_store *store, struct base_err *err)
+{
+	char key[REMOTE_KEY_MAX];
+	struct remote_answer answer;
+	struct base_err own = { 0 };
+	const char *headers[] = { "Range: bytes=0-0", NULL };
+	if (remote_location_key(remote_store_location(store), "index.ddpfs", key) < 0)
+		return;
+	const struct remote_request request = { .method = "GET", .key = key, .headers = headers };
+	if (remote_store_ask(store, &request, TIMEOUT_S, &own, &answer) < 0)
+		return;
+	if (answer.status == 404)
+		remote_store_refusal(store, key, &answer, err);
+	remote_answer_done(&answer);
+}
+
 void doctor_store(const char *name, json_t *findings)
 {
 	struct base_err err = { 0 };
@@ -148,6 +165,8 @@ void doctor_store(const char *name, json_t *findings)
 		rc = remote_object_size(store, "index.ddpfs", &err, &bytes);
 		times[i] = base_now_ns() - begin;
 	}
+	if (rc == -ENOENT && remote_store_location(store)->bucket)
+		tell_missing(store, &err);
 	if (rc < 0) {
 		doctor_say(findings, DOCTOR_FAILURE,
 		        rc == -EACCES   ? "look at the credentials, the region and the bucket's policy"
