@@ -27,6 +27,8 @@ enum {
 	LOST_MIN = 16,        /* fewer lost samples, within LOST_NS or of the latest uses, are chance */
 	REFETCH_TURNS = 1024, /* turns that are fetched again */
 	REFETCH_TURNS_MAX = 16384,
+	REFETCH_LOOKED_BYTES =
+	        64 << 20,  /* ... or so many bytes, if that is more turns, when looking has shown a loss */
 	REFETCH_USES = 64, /* fewest uses between two refetches */
 	/* So many of the latest 8 or 16 uses: the kernel takes back what comes next. */
 	BURST_OF_8 = 6,
@@ -246,6 +248,15 @@ static bool may_refetch(const struct prefetch *p, uint64_t now, bool looked)
 	       (looked && !p->losses.refetched_early);
 }
 
+/* Returns how many turns are fetched again when looking has shown that much is gone: more of small samples, because a
+ * second time costs names and parts of chunks once more. */
+static uint32_t looked_turns(const struct prefetch *p)
+{
+	uint64_t bytes = p->schedule.n_cost ? p->schedule.cost_bytes / p->schedule.n_cost : SHARD_BLOCK;
+	uint64_t turns = REFETCH_LOOKED_BYTES / (bytes + 1);
+	return turns < REFETCH_TURNS ? REFETCH_TURNS : turns < REFETCH_TURNS_MAX ? (uint32_t)turns : REFETCH_TURNS_MAX;
+}
+
 /* Decides that the next turns are fetched again, if they may be. */
 static void refetch(struct prefetch *p, uint64_t now, bool looked)
 {
@@ -258,7 +269,7 @@ static void refetch(struct prefetch *p, uint64_t now, bool looked)
 		p->losses.halved_ns = now;
 	}
 	p->losses.refetched_early = early;
-	p->losses.refetch_turns = again ? REFETCH_TURNS_MAX : REFETCH_TURNS;
+	p->losses.refetch_turns = again ? REFETCH_TURNS_MAX : looked ? looked_turns(p) : REFETCH_TURNS;
 	p->losses.refetch_uses = 0;
 	p->losses.refetch_ns = now;
 	p->losses.refetch = true;
