@@ -211,8 +211,9 @@ static bool looks(const struct prefetch *p)
 
 /* Returns whether fetching the next turns again costs less than waiting for those that are lost.  With a near store,
  * a quarter of the latest uses must have been lost.  With a store far away, a few in a hundred suffice.  A warm-up
- * would fetch all that it has.  So half must have been lost, unless it has them from a store.  Looking tells it better:
- * losses come before their uses, so six of a thousand uses may seem to be six of eight. */
+ * would fetch all that it has.  So half must have been lost, unless it has them from a store.
+ * If the sink is asked what it still has, its answers decide instead (answered).  Losses come before their uses, so six
+ * of a thousand uses may seem to be six of eight. */
 static bool worth_a_refetch(const struct prefetch *p)
 {
 	if (p->warm_up.running && !p->store)

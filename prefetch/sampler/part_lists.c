@@ -24,6 +24,7 @@ enum {
 	HOST_LOOK = 128,  /* opens: before, one reader of the list is more likely */
 	RANK_OPENS = 48,  /* of the rank that is tried, at least */
 };
+static const enum parts_kind KINDS[] = { PARTS_SPREAD, PARTS_UP }; /* one is tried if they are the same */
 static const double SAME_LEAST = 0.4;    /* of 1: ranks that are not at the same turn share fewer places */
 static const double SAME_AS_BEST = 0.93; /* 8 parts of 4 ranks have 6/7 of the sameness of 4 */
 
@@ -205,10 +206,10 @@ static uint32_t rank_with_most(const struct target *whole, const struct parts *p
 /* Returns how many of n draws from `places` places would meet a place that was drawn before, at random. */
 static double repeats_by_chance(uint32_t n, uint32_t places)
 {
-	double free = places;
+	double unmet = places;
 	for (uint32_t i = 0; i < n; i++)
-		free -= free / places;
-	return n - (places - free);
+		unmet -= unmet / places;
+	return n - (places - unmet);
 }
 
 /* Returns to what degree the opens lie at the same places of all parts: 0, as by chance, to 1, each place in each. */
@@ -232,11 +233,10 @@ static double sameness(const struct target *whole, const struct parts *parts)
  * too.  Returns false if there are none. */
 static bool same_parts(const struct target *whole, struct parts *ret_parts)
 {
-	static const enum parts_kind kinds[] = { PARTS_SPREAD, PARTS_UP };
 	double best = 0;
 	for (uint32_t world = 2; world <= HOST_RANKS && whole->n_seen >= world * RANK_OPENS; world++) {
 		for (unsigned k = 0; k < (whole->n % world ? 2 : 1); k++) {
-			struct parts parts = { .n = whole->n, .world = world, .kind = kinds[k] };
+			struct parts parts = { .n = whole->n, .world = world, .kind = KINDS[k] };
 			double same = sameness(whole, &parts);
 			if (same < SAME_LEAST || same < best * SAME_AS_BEST)
 				continue;
@@ -249,7 +249,6 @@ static bool same_parts(const struct target *whole, struct parts *ret_parts)
 
 int prefetch_part_lists_of_ranks(struct prefetch_recognise *r, const struct target *whole, struct rank_lists *ret_lists)
 {
-	static const enum parts_kind kinds[] = { PARTS_SPREAD, PARTS_UP };
 	bool full = r->n_tracks == PREFETCH_TRACKS_MAX; /* another one would end one of these */
 	uint32_t opens[HOST_RANKS];
 	struct parts parts;
@@ -270,7 +269,7 @@ int prefetch_part_lists_of_ranks(struct prefetch_recognise *r, const struct targ
 		return add_rank(r, whole, &parts, rank_with_most(whole, &parts), ret_lists);
 	for (uint32_t world = 2; world <= HOST_RANKS && r->search.n_ring >= HOST_LOOK; world *= 2) {
 		for (unsigned k = 0; k < (whole->n % world ? 2 : 1) && rc == 0; k++) {
-			parts = (struct parts){ .n = whole->n, .world = world, .kind = kinds[k] };
+			parts = (struct parts){ .n = whole->n, .world = world, .kind = KINDS[k] };
 			if (whole->n_seen >= world * RANK_OPENS)
 				rc = add_rank(r, whole, &parts, rank_with_most(whole, &parts), ret_lists);
 		}

@@ -32,7 +32,7 @@ enum {
 	UNWATCHED_MAX = 2 * REMOTE_TRANSFERS_MAX,
 	UNWATCHED_MS = 10,      /* how often they are looked at */
 	HEDGE_CREDITS_MAX = 8,  /* second transfers in a row that were of no use */
-	HEDGE_SILENT = 4,       /* ... or if it was silent for so many times as long, with all others */
+	HEDGE_SILENT = 4,       /* a read gets one so many times later if all others are silent, too */
 	ADJUST_ANSWERS = 32,    /* the fewest answers that say something of the store */
 	THROTTLED_SHARE = 5,    /* a fifth of answers 429 and 503: the store is asked too much */
 	READ_TRANSFERS_MAX = 4, /* of one read, at the same time */
@@ -581,7 +581,9 @@ static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 		}
 		/* All transfers of the read are silent since then. */
 		uint64_t since = read->begun_ns > read->progress_ns ? read->begun_ns : read->progress_ns;
-		uint64_t quiet = now - since, live = live_until(c, now) - read->live_ns;
+		/* What a silence counts may have shrunk since then, with the latencies. */
+		uint64_t quiet = now - since, live = live_until(c, now);
+		live -= live < read->live_ns ? live : read->live_ns;
 		uint64_t least = c->n_running > 1 && live < hedge_ns ? HEDGE_SILENT * hedge_ns : hedge_ns;
 		bool may = read->transfers < READ_TRANSFERS_MAX && c->hedge_credits;
 		if (may && quiet >= least && start_transfer(c, read) == 0) {
