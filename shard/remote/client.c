@@ -675,7 +675,9 @@ static bool take_submitted(struct remote_client *c)
 		if (TAILQ_EMPTY(&c->running) && !c->ready && !c->paused)
 			c->heard_ns = now;
 		uint64_t silent_ns = now - c->heard_ns;
-		c->stats.away_ns = silent_ns >= (c->paused ? S : AWAY_NS) ? silent_ns : 0;
+		/* Between two tries no read is paused: a store that was away stays so until it answers. */
+		bool failing = c->paused || c->stats.away_ns;
+		c->stats.away_ns = silent_ns >= (failing ? S : AWAY_NS) ? silent_ns : 0;
 	}
 	while (read) {
 		struct remote_read *next = read->next;
