@@ -842,17 +842,21 @@ static void begin_own(struct fs_sampler_streams *fr)
 		fr->own_begun = fs_sink_own(fr->server->sink, fr->view, true) == 0;
 }
 
-/* Takes in that so many files were opened. Returns whether the search rests. In the view of one rank it does not rest,
- * because it also finds who shards twice. With a dataset in a store it does not rest, because each page that the kernel
- * takes back is a wait for the store, and only a known order finds these pages in time (prefetch/lost.c). An order that
- * is known already is followed on. */
-static bool rest(struct fs_sampler_streams *fr, size_t opens)
+/* Takes in that so many files were opened, of which so many no announced order has. Returns whether the search rests.
+ * In the view of one rank it does not rest, because it also finds who shards twice. An order that is known already is
+ * followed on. */
+static bool rest(struct fs_sampler_streams *fr, size_t opens, size_t unexplained)
 {
 	struct prefetch_recognised track;
+	const struct fs_search_news news = {
+		.opens = opens,
+		.unexplained = unexplained,
+		.reads = prefetch_reads(fr->server->prefetch),
+		.in_store = shard_index_store(fr->server->index) != NULL,
+	};
 	bool rested = fr->rest.search == FS_SEARCH_RESTS;
-	bool may = !fr->part && !shard_index_store(fr->server->index) && prefetch_recognise_get(fr->r, 0, &track) < 0;
-	uint64_t reads = prefetch_reads(fr->server->prefetch);
-	bool rests = fs_search_rest_opened(&fr->rest, opens, reads, may) == FS_SEARCH_RESTS;
+	bool may = !fr->part && prefetch_recognise_get(fr->r, 0, &track) < 0;
+	bool rests = fs_search_rest_opened(&fr->rest, &news, may) == FS_SEARCH_RESTS;
 	if (rests && !rested)
 		prefetch_recognise_rest(fr->r);
 	else if (rested && !rests)
@@ -861,9 +865,9 @@ static bool rest(struct fs_sampler_streams *fr, size_t opens)
 }
 
 /* Searches for a while. Returns as prefetch_recognise_step. */
-static int search(struct fs_sampler_streams *fr, size_t opens)
+static int search(struct fs_sampler_streams *fr, size_t opens, size_t unexplained)
 {
-	if (rest(fr, opens))
+	if (rest(fr, opens, unexplained))
 		return 0;
 	return opens == FS_SAMPLER_STREAMS_BATCH ? 1 : prefetch_recognise_step(fr->r, STEP_NS);
 }
@@ -912,7 +916,7 @@ static void *recognise_run(void *arg)
 		}
 		if (!take_in(fr, left))
 			continue;
-		int rc = search(fr, n);
+		int rc = search(fr, n, left);
 		if (rc < 0 && !failed)
 			log_warning("the trainer's sampler cannot be looked for: %s", base_err_str(rc));
 		failed |= rc < 0;

@@ -13,7 +13,7 @@
  * there are such orders, or recognised ones, the view's own stream is ended in a tree of all files.
  *
  * The thread always takes in what is queued first. A search takes a bounded burst, then a twentieth of a processor
- * (prefetch/sampler/recognise.h). It rests while all that is opened is in memory (fs/search_rest.h).
+ * (prefetch/sampler/recognise.h). It rests while all that is opened is in memory or announced (fs/search_rest.h).
  *
  * In the view of one rank, samplers are compared with its part (fs/rank_files.h). A DistributedSampler over the part
  * shards twice; the log and the statistics say so. In a tree the part is another one in each epoch. Recognition
@@ -72,7 +72,7 @@ struct fs_order_numbers *fs_sampler_streams_numbers(struct fs_sampler_streams *r
  *
  *     recognise_unexplained  opens that no order has explained since something was recognised
  *     recognise_looks, recognise_seeds, recognise_search_ns  the search: looks at opens, seeds tried, processor time
- *     recognise_rests        the search rests, because all that is opened is in memory
+ *     recognise_rests        the search rests, because all that is opened is in memory or announced
  *     recognise_wrong        orders that were recognised and then dropped, because the opens went on otherwise
  *     read_ahead_note        a sentence, if this is why opens are not read ahead; needs "opens", "misses" in @object
  *     order_source           who told the order: "own", "announced", "recognised" or "unknown"

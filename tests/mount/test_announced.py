@@ -178,6 +178,7 @@ def test_opens_of_an_announced_order_do_not_miss(mounted, packed, draw, readers)
     assert misses(before, after) <= len(order) / 200
     assert after["announced_opens"] - before["announced_opens"] > len(order) * 0.98
     assert after["recognise_unexplained"] < 32 and after["recognised"] == "nothing"
+    assert after["recognise_rests"]
 
 
 @pytest.mark.parametrize("part", [1, 2])
