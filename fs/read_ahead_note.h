@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum {
-	FS_READ_AHEAD_NOTE_MAX = 256,
+	FS_READ_AHEAD_NOTE_MAX = 384,
 	FS_READ_AHEAD_BEHIND_MIN = 4096,     /* opens that wait */
 	FS_READ_AHEAD_UNEXPLAINED_MIN = 512, /* opens without an order: as many as the recogniser keeps */
 	FS_READ_AHEAD_MISSED_MIN = 10,       /* percent of opens */

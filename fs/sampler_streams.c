@@ -411,7 +411,8 @@ static void say_order(
 		snprintf(note, sizeof(note), "own: the order of this mount");
 	} else if (unexplained == 0) {
 		snprintf(note, sizeof(note),
-		        "unknown: no opens yet; whoever knows the order can announce it: ddpfs ctl MNT follow LIST");
+		        "unknown: no opens yet; whoever knows the order can announce it: `ddpfs exec`, "
+		        "ddpfs.torch.follow(loader) or `ddpfs ctl MNT follow LIST`");
 	} else if (rests) {
 		snprintf(note, sizeof(note),
 		        "unknown: everything that is opened is in memory, so no order is needed and the search for it "
@@ -419,8 +420,8 @@ static void say_order(
 	} else {
 		snprintf(note, sizeof(note),
 		        "unknown: %" PRIu64
-		        " opens fit no sampler that ddpfs knows: announce the order with `ddpfs ctl MNT "
-		        "follow LIST` or ddpfs.Mount(MNT).follow(...)",
+		        " opens fit no sampler that ddpfs knows: announce the order with `ddpfs exec`, "
+		        "ddpfs.torch.follow(loader), `ddpfs ctl MNT follow LIST` or ddpfs.Mount(MNT).follow(...)",
 		        unexplained);
 	}
 	json_object_set_new(object, "order_source", json_string(source));

@@ -44,6 +44,8 @@ static void test_nothing_recognised_says_opens_and_percent(void **state)
 	const char *text = note_of(counts);
 	assert_non_null(text);
 	assert_non_null(strstr(text, "nothing recognised after 512 opens, 99% missed: "));
+	assert_non_null(strstr(text, "missed: run the trainer under `ddpfs exec`, call ddpfs.torch.follow(loader), "));
+	assert_non_null(strstr(text, "`ddpfs ctl MNT follow LIST`"));
 	assert_non_null(strstr(text, ".ddpfs/epoch/N.list"));
 	counts.unexplained = 70000;
 	counts.misses = 100;

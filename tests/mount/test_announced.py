@@ -669,11 +669,12 @@ def test_a_stream_is_announced_as_it_comes(mounted, packed):
 
 
 def test_the_statistics_say_who_told_the_order(mounted, packed):
-    assert "can announce it" in stats(mounted)["order_note"]
+    assert "can announce it: `ddpfs exec`, ddpfs.torch.follow(loader) or" in stats(mounted)["order_note"]
     for path in scattered(packed[1])[:600]:
         read(mounted, path)
     now = wait_until(lambda: (s := stats(mounted))["recognise_unexplained"] > 0 and s)
     assert now["order_source"] == "unknown" and "ddpfs ctl MNT follow LIST" in now["order_note"]
+    assert "announce the order with `ddpfs exec`, ddpfs.torch.follow(loader), " in now["order_note"]
     said = tools.ddpfs("stat", mounted.path).stdout
     assert "order_source             unknown" in said
 

@@ -517,7 +517,7 @@ def test_an_order_of_nobody_is_searched_at_idle_priority(mount, dataset):
     assert stats["recognise_behind"] == 0
     assert 0 < stats["recognise_search_ns"] and stats["recognise_seeds"] > 0
     said = tools.ddpfs("stat", m.path).stdout
-    assert re.search(r"nothing recognised after 700 opens, \d+% missed: shuffle with ", said), said
+    assert re.search(r"nothing recognised after 700 opens, \d+% missed: run the trainer under `ddpfs exec`, ", said), said
     tasks = [int(os.path.basename(task)) for task in glob.glob(f"/proc/{m.server_pid()}/task/*")
              if Path(task, "comm").read_text() == "seed-search\n"]
     assert [os.sched_getscheduler(task) for task in tasks] == [os.SCHED_IDLE]

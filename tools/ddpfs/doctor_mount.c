@@ -101,13 +101,13 @@ static void say_misses(const json_t *stats, json_t *findings)
 	bool unknown = strcmp(text(stats, "order_source"), "unknown") == 0;
 	if (*note)
 		doctor_say(findings, DOCTOR_WARNING,
-		        "seed the sampler with seed + epoch, announce the order ('ddpfs ctl MNT follow LIST'), or "
-		        "mount "
-		        "a rank view",
+		        "run the trainer under 'ddpfs exec', announce the order (ddpfs.torch.follow(loader), 'ddpfs "
+		        "ctl MNT follow LIST'), seed the sampler with seed + epoch, or mount a rank view",
 		        "%s", note);
 	else if (opens >= OPENS_MIN && missed >= MISSED_PERCENT && unknown)
 		doctor_say(findings, DOCTOR_WARNING,
-		        "announce the order ('ddpfs ctl MNT follow LIST', ddpfs.Mount.follow), or seed the sampler",
+		        "run the trainer under 'ddpfs exec', announce the order (ddpfs.torch.follow(loader), 'ddpfs "
+		        "ctl MNT follow LIST', ddpfs.Mount.follow), or seed the sampler",
 		        "%llu%% of the opens waited, because nobody told the order and it is not recognised",
 		        (unsigned long long)missed);
 	else if (opens >= OPENS_MIN && missed >= MISSED_PERCENT)
