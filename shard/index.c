@@ -331,6 +331,8 @@ static int locate(const char *dataset, struct base_err *err, struct shard_index 
 	struct stat st;
 	if (stat(dataset, &st) < 0) {
 		int code = -errno;
+		if (code == -ENOENT && remote_check_kind(dataset, err) < 0)
+			return code;
 		return base_err_set(err, code, "'%s': %s; a dataset is a directory made by 'mkshard pack'", quoted,
 		        base_err_str(code));
 	}

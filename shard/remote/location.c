@@ -27,6 +27,20 @@ bool remote_is_url(const char *name)
 	return scheme_len(name) != 0;
 }
 
+int remote_check_kind(const char *name, struct base_err *err)
+{
+	char quoted[512];
+	size_t len = 0; /* RFC 3986: a scheme is a letter, then letters, digits and "+-." */
+	while (isalnum((unsigned char)name[len]) || (len > 0 && name[len] && strchr("+-.", name[len])))
+		len++;
+	if (!isalpha((unsigned char)name[0]) || strncmp(name + len, ":/", 2) != 0 || remote_is_url(name))
+		return 0;
+	return base_err_set(err, -ENOENT,
+	        "'%s': no dataset has a name that begins so: write s3://BUCKET/PREFIX, https://HOST/PATH, "
+	        "http://HOST/PATH, or the path of a directory",
+	        base_err_quote(name, quoted, sizeof(quoted)));
+}
+
 static bool has_dots(const char *path)
 {
 	for (const char *at = path; *at;) {

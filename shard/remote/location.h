@@ -24,6 +24,12 @@ struct remote_location {
 /* Returns whether a name begins with s3://, https:// or http://, in any letters. */
 bool remote_is_url(const char *name);
 
+/* Says why a name that is no path of this host cannot be that of a dataset, if it begins like a URL of a kind that
+ * datasets do not have: "gs://B/P", "s3:/B/P", "file:///x".  Ask it when nothing lies at the path, because a directory
+ * can have such a name.
+ * Returns 0 (it does not begin so, or with what remote_is_url takes), or -ENOENT with a sentence. */
+int remote_check_kind(const char *name, struct base_err *err);
+
 /* Takes a name apart.
  * Returns 0; -EINVAL with a sentence: no host or bucket, a user or password (they would be seen by everybody), a query
  * or fragment, a component "." or "..", a control character, or too long; -ENOMEM. */

@@ -174,6 +174,26 @@ def test_missing_dataset(scratch, mountpoint):
     assert "nothing" in line and "mkshard pack" in line
 
 
+@pytest.mark.parametrize("name", ["gs://bucket/images", "s3:/bucket/images", "file:///data/images", "az+x.y-1:/b"])
+def test_a_url_of_another_kind_is_told_which_there_are(mountpoint, name):
+    verified = tools.mkshard("verify", name, check=False)
+    assert verified.returncode == 1
+    for said in (refusal(name, mountpoint), verified.stderr):
+        assert f"'{name}'" in said and "write s3://BUCKET/PREFIX, https://HOST/PATH" in said, said
+
+
+def test_a_directory_may_be_named_like_a_url(dataset, mountpoint, background, scratch):
+    (scratch / "gs:").mkdir()
+    (scratch / "gs:/images").symlink_to(dataset)
+    background("gs://images", mountpoint, cwd=scratch)
+    assert len(os.listdir(mountpoint)) == 50
+
+
+@pytest.mark.parametrize("name", ["1:/b", ":/b", "data:b", "b"])
+def test_another_missing_path_is_not_taken_for_a_url(mountpoint, name):
+    assert "does not exist: give the directory" in refusal(name, mountpoint)
+
+
 def test_dataset_without_an_index(scratch, mountpoint):
     (scratch / "empty").mkdir()
     assert "index.ddpfs" in refusal(scratch / "empty", mountpoint)

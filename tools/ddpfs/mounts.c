@@ -217,6 +217,8 @@ int mounts_check_dataset(const char *path, struct base_err *err, char ret_path[P
 	const char *quoted = base_quoted(path);
 	if (!realpath(path, resolved) || stat(resolved, &st) < 0) {
 		int r = -errno;
+		if (r == -ENOENT && remote_check_kind(path, err) < 0)
+			return r;
 		return base_err_set(err, r,
 		        r == -ENOENT ? "dataset '%s' does not exist: give the directory that 'mkshard pack' made"
 		                     : "dataset '%s': %s",
