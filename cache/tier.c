@@ -485,6 +485,9 @@ static int open_locked(const char *dir, int flags, struct base_err *err, int *re
 	cleanup_close int fd = -1;
 	struct stat st;
 	int rc = dir_fd < 0 ? -errno : lock_directory(dir_fd);
+	if (rc == -ENOENT && (flags & O_CREAT))
+		return base_err_set(err, rc, "there is no directory '%s' for the tier: make it with 'mkdir -p %s'",
+		        base_quoted(dir), base_quoted(dir));
 	if (rc == -ETIMEDOUT)
 		return base_err_set(
 		        err, rc, "another process is opening the tier in '%s', and does not end", base_quoted(dir));

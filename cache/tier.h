@@ -90,9 +90,10 @@ struct cache_tier_fill {
  * size_bytes: CACHE_TIER_SIZE_MIN .. CACHE_TIER_SIZE_MAX.  A tier of another size, or one whose header is damaged, is
  * made anew, and what it held is gone.
  * Returns 0, -EINVAL (size_bytes is out of range), -EBUSY (the tier has another size and another process uses it),
- * -EPERM (the file belongs to another user, or others may read or write it, or it is no regular file), -ENOSPC (the
- * tier knows CACHE_TIER_DATASETS_MAX datasets, and all of them are in use), -ETIMEDOUT (for 10 s, another process has
- * been opening the tier), -ENOMEM, or an error of a system call; err says it in a sentence. */
+ * -ENOENT (there is no such directory), -EPERM (the file belongs to another user, or others may read or write it, or it
+ * is no regular file), -ENOSPC (the tier knows CACHE_TIER_DATASETS_MAX datasets, and all of them are in use),
+ * -ETIMEDOUT (for 10 s, another process has been opening the tier), -ENOMEM, or an error of a system call; err says it
+ * in a sentence. */
 int cache_tier_open(const char *dir, uint64_t size_bytes, const uint8_t identity[CACHE_TIER_IDENTITY],
         struct base_err *err, struct cache_tier **ret_tier);
 /* Closes the tier; its claims end.  NULL is fine. */

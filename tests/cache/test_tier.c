@@ -2,6 +2,7 @@
 /* The tier on a local disk: right bytes or a miss, whatever happens to the file and to the processes that use it. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -603,6 +604,18 @@ static void another_size_makes_it_anew_unless_it_is_in_use(void **state)
 	assert_int_equal(cache_tier_open(tier_dir, SIZE - 1, one, &err, &other), -EINVAL);
 }
 
+static void a_missing_directory_has_a_next_step(void **state)
+{
+	struct cache_tier *tier;
+	struct base_err err = { 0 };
+	char missing[PATH_MAX], step[PATH_MAX + 16];
+	(void)state;
+	snprintf(missing, sizeof(missing), "%s/a/b", tier_dir);
+	snprintf(step, sizeof(step), "'mkdir -p %s'", missing);
+	assert_int_equal(cache_tier_open(missing, SIZE, one, &err, &tier), -ENOENT);
+	assert_non_null(strstr(err.text, step));
+}
+
 static void a_file_that_others_can_read_or_that_is_a_link_is_refused(void **state)
 {
 	struct cache_tier *tier = opened(one);
@@ -830,6 +843,7 @@ int main(void)
 		TEST(a_claim_ends_with_its_process),
 		TEST(a_tier_of_a_terabyte_opens_in_a_second_with_a_few_reads),
 		TEST(another_size_makes_it_anew_unless_it_is_in_use),
+		TEST(a_missing_directory_has_a_next_step),
 		TEST(datasets_are_listed_and_removed),
 		TEST(hits_of_all_processes_are_listed),
 		TEST(a_full_tier_is_told_for_blocks_that_found_no_room),
