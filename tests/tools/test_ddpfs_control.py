@@ -298,6 +298,16 @@ def test_stat_says_what_it_counts_and_uses_no_name_twice(dataset, mountpoint, ba
     assert (exact["following"], exact["idle"], exact["warm_up_bytes"], exact["turns"]) == (0, 1, 0, 100)
 
 
+def test_the_help_of_stat_has_names_that_stat_prints(dataset, mountpoint, background):
+    background(dataset, mountpoint)
+    printed = {line.split()[0] for line in tools.ddpfs("stat", mountpoint).stdout.splitlines() if line and line[-1] != ":"}
+    said = tools.ddpfs("stat", "--help").stdout.split("What to look at first:\n")[1].split("Each counter")[0]
+    names = {name for line in said.splitlines() for name in re.match(r"  ((?:\w+, )*\w+) ", line)[1].split(", ")}
+    sometimes = {"read_ahead_note", "problem", "warm_up"}  # only if there is something to say
+    assert sometimes | {"order_source", "order_note", "memory_why"} <= names, names
+    assert names - sometimes <= printed, names - printed
+
+
 def test_stat_of_nothing(build_dir, mountpoint):
     said = said_by("stat", mountpoint)
     assert f"'{mountpoint}' is no mountpoint of your ddpfs mounts" in said and "ddpfs ls" in said
