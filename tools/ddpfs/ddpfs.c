@@ -20,7 +20,7 @@ static const struct cli_command commands[] = {
 	{ "doctor", "find what is wrong with a host, a dataset or a mount", ddpfs_doctor },
 	{ "top", "watch what mounts do right now", ddpfs_top },
 	{ "report", "write a page with plots of what mounts did", ddpfs_report },
-	{ "ctl", "set a mount's epoch, save its resume state", ddpfs_ctl },
+	{ "ctl", "follow an order, set a mount's epoch, save its resume state", ddpfs_ctl },
 	{ "order", "print the order of an epoch without a mount", ddpfs_order },
 	{ "tier", "show, verify or empty a tier", ddpfs_tier },
 	{ "warm", "fill a tier without a mount", ddpfs_warm },
