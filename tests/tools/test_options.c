@@ -153,6 +153,10 @@ static void unknown_options_get_the_nearest(void **state)
 	refused("wrold=2", "did you mean world?");
 	refused("memroy=1G", "did you mean memory?");
 	refused("layuot=flat", "did you mean layout?");
+	refused("meomry=1G", "did you mean memory?");
+	refused("rnak=1", "did you mean rank?"); /* an exchange is one edit: two would be too many for four letters */
+	refused("sede=1", "did you mean seed?");
+	refused("edse=1", "--help");
 	refused("foo=1", "'ddpfs mount --help' lists the options"); /* not: did you mean pool? */
 	refused("nonsense", "--help");
 	refused("nonsense=1", "--help");

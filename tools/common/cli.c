@@ -105,29 +105,32 @@ void cli_usage(const char *fmt, ...)
 	exit(CLI_USAGE);
 }
 
-/* Levenshtein distance of two short words. */
+static unsigned smaller(unsigned a, unsigned b)
+{
+	return a < b ? a : b;
+}
+
+/* How many edits turn one short word into the other: letters that are put in, left out or replaced, and neighbours that
+ * are exchanged (optimal string alignment). */
 static unsigned distance(const char *a, const char *b)
 {
-	unsigned row[32];
-	size_t n = strlen(b);
-	if (n >= 32)
+	unsigned rows[3][32] = { 0 }; /* of this letter of a, and of the two before it */
+	size_t n = strlen(b), len = strlen(a);
+	if (n >= 32 || len >= 32)
 		return UINT32_MAX;
-	for (size_t j = 0; j <= n; j++)
-		row[j] = (unsigned)j;
-	for (unsigned i = 1; *a; a++, i++) {
-		unsigned diagonal = row[0];
+	for (unsigned j = 0; j <= n; j++)
+		rows[0][j] = j;
+	for (unsigned i = 1; i <= len; i++) {
+		unsigned *row = rows[i % 3];
+		const unsigned *last = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
 		row[0] = i;
 		for (size_t j = 1; j <= n; j++) {
-			unsigned best = diagonal + (*a != b[j - 1]);
-			diagonal = row[j];
-			if (row[j] + 1 < best)
-				best = row[j] + 1;
-			if (row[j - 1] + 1 < best)
-				best = row[j - 1] + 1;
-			row[j] = best;
+			row[j] = smaller(last[j - 1] + (a[i - 1] != b[j - 1]), smaller(last[j], row[j - 1]) + 1);
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+				row[j] = smaller(row[j], before[j - 2] + 1);
 		}
 	}
-	return row[n];
+	return rows[len % 3][n];
 }
 
 void cli_nearest_try(struct cli_nearest *nearest, const char *typed, const char *known)
