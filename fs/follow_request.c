@@ -271,7 +271,9 @@ static int refuse_path(struct asked *a, const char *path, int rc)
 	char quoted[256];
 	if (rc != -ENOENT && rc != -ENOTDIR && rc != -EISDIR)
 		return rc;
-	a->refusal = refuse_at("unknown", (int64_t)a->at, "'%s': %s: give paths as the mount shows them",
+	a->refusal = refuse_at("unknown", (int64_t)a->at,
+	        "'%s': %s: give paths as the mount shows them, or leave out others with --skip-unknown "
+	        "(skip_unknown=True)",
 	        base_err_quote(path, quoted, sizeof(quoted)),
 	        rc == -EISDIR ? "a directory, not a file" : "no such file in the mount");
 	return -ENOENT;

@@ -451,7 +451,7 @@ def test_what_cannot_be_followed_is_refused_in_a_sentence(mounted, packed, scrat
     for order, error, said in [
         ([], ValueError, "nothing is announced"),
         (iter(()), ValueError, "nothing is announced"),
-        (["c0/0000.jpg", "c0/none.jpg"], ValueError, "'c0/none.jpg': no such file in the mount"),
+        (["c0/0000.jpg", "c0/none.jpg"], ValueError, "'c0/none.jpg': no such file in the mount.*skip_unknown=True"),
         (["c0"], ValueError, "a directory"),
         (["../../etc/passwd"], ValueError, "no such file"),
         (["/etc/passwd"], ValueError, "is not in the mount"),
@@ -636,8 +636,10 @@ def test_the_command_announces_files_and_standard_input(mounted, packed, scratch
 def test_what_the_command_refuses(mounted, scratch):
     (scratch / "odd").write_bytes(b"123")
     for words, given, code, said in [
-        (["-"], "c0/none.jpg\n", 1, "'c0/none.jpg': no such file"),
-        (["-"], "c0/0000.jpg\n/etc/passwd\n", 1, "entry 2: '/etc/passwd' is not in the mount"),
+        (["-"], "c0/none.jpg\n", 1, "'c0/none.jpg': no such file in the mount: give paths as the mount shows them, or "
+                                  "leave out others with --skip-unknown"),
+        (["-"], "c0/0000.jpg\n/etc/passwd\n", 1, f"entry 2: '/etc/passwd' is not in the mount '{mounted.path}': "
+                                                   "--skip-unknown leaves such entries out"),
         (["-"], "", 1, "nothing is announced"),
         (["-"], "c0/0000.jpg\0c0/0001.jpg\0", 1, "give --null"),
         (["--indices", "-"], "0\nx\n", 1, "entry 2: 'x' is no index"),

@@ -176,8 +176,10 @@ static int add_path(struct job *job, const char *path, struct base_err *err)
 	char quoted[256];
 	const char *inside = below(job, path);
 	if (!inside && !job->options->skip_unknown)
-		return base_err_set(err, -EINVAL, "'%s': entry %" PRIu64 ": '%s' is not in the mount '%s'", job->name,
-		        job->entry, base_err_quote(path, quoted, sizeof(quoted)), job->peer.mountpoint);
+		return base_err_set(err, -EINVAL,
+		        "'%s': entry %" PRIu64 ": '%s' is not in the mount '%s': "
+		        "--skip-unknown leaves such entries out",
+		        job->name, job->entry, base_err_quote(path, quoted, sizeof(quoted)), job->peer.mountpoint);
 	if (!inside) {
 		job->skipped++;
 		return 0;
