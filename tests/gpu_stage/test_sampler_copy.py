@@ -2,6 +2,7 @@
 """ddpfs.torch.follow: what a PyTorch DataLoader draws is announced, and nothing of the trainer changes.  The mount is
 real, and a stand-in for Mount.follow notes what it is told; tests/mount/test_announced_loaders.py has the real one."""
 
+import ctypes
 import errno
 import json
 import mmap
@@ -268,6 +269,99 @@ def test_an_index_becomes_a_path(place, recorder, scratch, how):
     assert recorder.names() == names
 
 
+class Items(Dataset):
+    """A dataset by a function from an index to the paths that it opens, with the attributes of `lists`."""
+
+    def __init__(self, n, paths, read=Path.read_bytes, **lists):
+        self.n, self.paths_of, self.read = n, paths, read
+        self.__dict__.update(lists)
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        for path in self.paths_of(i):
+            self.read(Path(path))
+        return i
+
+
+def read_in_c(path):
+    libc = ctypes.CDLL(None)
+    libc.close(libc.open(os.fsencode(path), os.O_RDONLY))
+
+
+@pytest.mark.parametrize("how", ["two lists", "pairs", "dicts", "by name", "by name, wrapped", "relative", "names", "in C",
+                                 "indices in pairs", "one is random"])
+def test_several_files_an_item(mount, pack, scratch, recorder, how):
+    """Image and mask, image and label: both are announced, item by item."""
+    n, pairs = 90, []
+    for i in range(n):
+        pairs.append([f"{kind}/class_{i % 3}/{i:03d}{end}" for kind, end in (("images", ".jpg"), ("masks", "_mask.png"))])
+        for name in pairs[-1]:
+            (scratch / "pairs" / name).parent.mkdir(parents=True, exist_ok=True)
+            (scratch / "pairs" / name).write_text(name)
+    root = mount(pack(scratch / "pairs"), "view=all").path
+    full = [[os.path.join(root, name) for name in pair] for pair in pairs]
+    images, masks = ([pair[k] for pair in full] for k in range(2))
+    sampler, expected = range(n - 1, -1, -1), [name for pair in reversed(pairs) for name in pair]
+    dataset = {
+        "two lists": lambda: Items(n, lambda i: full[i], images=images, masks=masks),
+        "pairs": lambda: Items(n, lambda i: full[i], samples=full),
+        "dicts": lambda: Items(n, lambda i: full[i], rows=[{"id": 3, "image": a, "mask": b} for a, b in full]),
+        "by name": lambda: Items(n, lambda i: full[i], im_files=np.array(images)),
+        "by name, wrapped": lambda: Hidden(Subset(Items(n, lambda i: full[i]), range(n))),
+        "relative": lambda: Items(n, lambda i: full[i], files=[a for a, _ in pairs]),
+        "names": lambda: Items(n, lambda i: full[i], names=[os.path.splitext(a)[0][len("images/"):] for a, _ in pairs]),
+        "in C": lambda: Items(n, lambda i: full[i], read_in_c, images=images, masks=masks),
+        "indices in pairs": lambda: Items(n, lambda i: full[i[0]]),
+        "one is random": lambda: Items(n, lambda i: [images[i], masks[random.randrange(n)]], files=images),
+    }[how]()
+    if how == "indices in pairs":
+        sampler = [(i, 224) for i in sampler]
+    if how == "one is random":
+        expected = [a for a, _ in reversed(pairs)]
+    loader = ddpfs.torch.follow(DataLoader(dataset, 8, sampler=sampler, collate_fn=len))
+    seed_all()
+    iterator = iter(loader)
+    next(iterator)
+    wait_until(lambda: len(recorder.names()) >= len(expected))
+    assert recorder.names() == expected
+
+
+@pytest.mark.parametrize("kind", ["lists", "tensors", "arrays"])
+def test_batches_that_the_loader_does_not_make(place, recorder, kind):
+    """batch_size=None and a batch sampler: the dataset takes a list of indices."""
+    plain = Files(place)
+
+    class Batches(Items):
+        def __getitem__(self, indices):
+            return [plain[int(i)] for i in indices]
+
+    order = np.random.default_rng(3).permutation(96).reshape(12, 8)
+    make = {"lists": lambda part: part.tolist(), "tensors": torch.from_numpy, "arrays": lambda part: part}[kind]
+    loader = ddpfs.torch.follow(DataLoader(Batches(100, None), None, sampler=[make(part) for part in order]))
+    assert [batch for batch in iter_after(loader, until_told(recorder, 96))] == order.tolist()
+    assert recorder.names() == names_of(plain, place, order.reshape(-1))
+
+
+@pytest.mark.parametrize("how", ["list", "rows"])
+def test_paths_that_collate_fn_opens(place, recorder, how):
+    plain = Files(place)
+    paths = [path for path, _ in plain.samples]
+    dataset = paths if how == "list" else [{"label": 1, "file": path} for path in paths]
+    loader = ddpfs.torch.follow(DataLoader(dataset, 8, shuffle=True, collate_fn=lambda items: [
+        item if how == "list" else item["file"] for item in items]))
+    seen = [path for batch in iter_after(loader, until_told(recorder, 100)) for path in batch]
+    assert recorder.names() == [os.path.relpath(path, place) for path in seen]
+
+
+def iter_after(loader, after_first):
+    iterator = iter(loader)
+    yield next(iterator)
+    after_first()
+    yield from iterator
+
+
 def test_an_iterable_dataset_by_its_paths(place, recorder):
     plain = Files(place)
 
@@ -427,8 +521,6 @@ def test_the_copy_can_do_no_harm(place, recorder, scratch, capfd):
 
 
 def landlock():
-    import ctypes
-
     return ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) >= 3
 
 

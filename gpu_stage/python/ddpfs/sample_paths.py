@@ -4,12 +4,20 @@
 Trying belongs into a process that is thrown away (sampler_copy.py): it calls the dataset, and an audit hook cannot be
 removed."""
 
+import ctypes
+import json
 import os
+import select
+import signal
 import sys
 from bisect import bisect_right
+from collections import Counter
+from difflib import SequenceMatcher
 from operator import index as as_int
 
 LISTS = ("samples", "imgs", "files", "paths", "data")  # attributes of datasets that hold a path, or (path, ...), an item
+FILES_MAX = 8  # files of an item that are looked for
+WHOLE_S = 2  # so long an item may take when all of it is read
 XATTR = "user.ddpfs.view"  # the root of a ddpfs mount has it
 
 
@@ -112,6 +120,75 @@ def listed(dataset):
     return None
 
 
+def _keys(item):
+    """Where an item of a list may hold a path: (None,) for the item itself."""
+    if _is_path(item):
+        return (None,)
+    if isinstance(item, dict):
+        return [key for key, value in item.items() if _is_path(value)]
+    if isinstance(item, (tuple, list)) or type(item).__name__ == "ndarray":
+        return [k for k in range(min(len(item), FILES_MAX)) if _is_path(item[k])]
+    return ()
+
+
+def columns(dataset, depth=3):
+    """Functions from an index to a text: one for each attribute of the dataset that holds a path or name an item.
+    It looks into Subset, and into datasets that the dataset holds, `depth` deep."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and isinstance(dataset, data.Subset):
+        indices = dataset.indices
+        return [lambda i, inner=inner: inner(indices[i]) for inner in columns(dataset.dataset, depth)]
+    by_list = listed(dataset)
+    found = [by_list] if by_list else []
+    for value in list(getattr(dataset, "__dict__", {}).values()):
+        try:
+            if _is_path(value) or len(value) != len(dataset):
+                continue
+            if data is not None and isinstance(value, data.Dataset):
+                found += columns(value, depth - 1) if depth else []
+            else:
+                found += [lambda i, value=value, key=key: value[i] if key is None else value[i][key]
+                          for key in _keys(value[0])]
+        except Exception:  # no list
+            continue
+    return found
+
+
+def named_after(pairs):
+    """The rule that makes a second text of the first, as (image, mask) or (name, path); or None.
+
+    Both have a part in common, and the texts before and behind that part are the same in all pairs.  A directory that
+    both begin with may differ from pair to pair."""
+    if all(given == made for given, made in pairs):
+        return lambda path: path
+    above = os.path.commonprefix([text for pair in pairs for text in pair])
+    above = above[:above.rfind("/") + 1]
+    given, made = (text[len(above):] for text in pairs[0])
+    for a, b, size in sorted(SequenceMatcher(None, given, made, False).get_matching_blocks(), key=lambda block: -block[2]):
+        cut, behind = given[:a], given[a + size:]
+        put, then = made[:b], made[b + size:]
+        cut, put = (above + cut, above + put) if cut or put else ("", "")
+
+        def rule(path, cut=cut, behind=behind, put=put, then=then):
+            if not (path.startswith(cut) and path.endswith(behind) and len(path) >= len(cut) + len(behind)):
+                return None
+            return put + path[len(cut):len(path) - len(behind)] + then
+
+        if size and all(rule(first) == second for first, second in pairs):
+            return rule
+    return None
+
+
+def _is_text(item):
+    """Whether an item is made of texts and numbers, so that it costs nothing to make: no image."""
+    parts = item.values() if isinstance(item, dict) else item if isinstance(item, (tuple, list)) else (item,)
+    return all(part is None or _is_path(part) or isinstance(part, (int, float)) for part in parts)
+
+
+def _text(value):
+    return os.fsdecode(value) if _is_path(value) else None
+
+
 class _Opened(BaseException):
     """Stops an item of the dataset at the open of its file; no `except Exception` of a dataset holds it up."""
 
@@ -123,8 +200,9 @@ class Trial:
 
     SHARED_MAX = 4  # files that items have in common, as a table of labels that is opened late
 
-    def __init__(self, dataset, places):
-        self._dataset, self._places = dataset, places
+    def __init__(self, dataset, places, in_lists=False):
+        """in_lists: the dataset takes lists of indices."""
+        self._dataset, self._places, self._in_lists = dataset, places, in_lists
         self._shared, self._seen, self._stop, self._active = set(), [], False, False
         sys.addaudithook(self._audit)
 
@@ -142,26 +220,119 @@ class Trial:
         finally:
             self._active = not (self._stop and self._seen)
 
+    def _item(self, i):
+        return self._dataset[[i] if self._in_lists else i]
+
     def opened(self, i, stop=True):
         """The paths in ddpfs mounts that item i opens; with stop only the first, and nothing is read."""
         self._seen, self._stop, self._active = [], stop, True
         try:
-            self._dataset[i]
+            self._item(i)
         except _Opened:
             pass
         finally:
             self._active = False
         return self._seen
 
-    def learn(self, i, other):
-        """Finds out which files items have in common, and whether there is one file an item.  Returns whether so."""
-        for _ in range(self.SHARED_MAX):
-            mine, its = self.opened(i), self.opened(other)
-            if not mine or mine != its or i == other:
+    def learn(self, indices):
+        """Returns the function from an index to the paths of the files that the dataset opens, or None.
+
+        indices   several, as different as possible; all are asked for"""
+        some, lists = list(dict.fromkeys(indices)), columns(self._dataset)
+        whole = {i: self._apart(i) for i in some[:2]}
+        if not any(whole.values()):
+            return self._unseen(lists, some)
+        self._find_shared(some)
+        several = any(len(self._unshared(paths)) > 1 for paths in whole.values())
+        opened = {i: self._unshared(whole.get(i) or (self._apart(i) if several else self._try(i))) for i in some}
+        counts = Counter(map(len, filter(None, opened.values())))
+        if not counts:
+            return None
+        count = min(counts.most_common(1)[0][0], FILES_MAX)
+        some = [i for i in some if len(opened[i]) >= count]
+        found = [self._column(lists, some, [opened[i][k] for i in some]) for k in range(count)]
+        first = found[0]
+        if first is None:
+            if any(_text(self(i)) != opened[i][0] for i in some):  # it is drawn at random
+                return None
+            first = self
+        rules = [None if found[k] or len(some) < 2 else named_after([(opened[i][0], opened[i][k]) for i in some])
+                 for k in range(1, count)]
+
+        def files(i):
+            path = _text(first(i))
+            rest = [column(i) if column else rule and path and rule(path) for column, rule in zip(found[1:], rules)]
+            return [path, *rest]
+
+        return files
+
+    def _apart(self, i):
+        """The paths that item i opens when all of it is read.  A process of its own reads it, as this may take long, or
+        hang where threads of the trainer are missed.  Then it is the first path only."""
+        here, there = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+                texts = dict.fromkeys(map(_text, self._try(i, stop=False)))
+                os.write(there, json.dumps(list(texts)[:2 * FILES_MAX]).encode())
+            finally:
+                os._exit(0)
+        os.close(there)
+        said = os.read(here, 1 << 16) if select.select([here], [], [], WHOLE_S)[0] else b""
+        os.close(here)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return json.loads(said) if said else self._try(i)
+
+    def _unshared(self, paths):
+        return [text for text in dict.fromkeys(map(_text, paths)) if self._places.find(text) not in self._shared]
+
+    def _find_shared(self, some):
+        for _ in range(self.SHARED_MAX if len(some) > 1 else 0):
+            mine, its = self._try(some[0]), self._try(some[1])
+            if not mine or mine != its:
                 break
             self._shared.add(self._places.find(mine[0]))
-        return bool(mine) and len(set(self.opened(i, stop=False))) == 1
+
+    @staticmethod
+    def _column(lists, some, paths):
+        """The function by which a list of the dataset tells these paths, or None."""
+        for column in lists:
+            try:
+                rule = named_after([(_text(column(i)), path) for i, path in zip(some, paths)])
+            except Exception:  # the dataset has other indices, or no text
+                continue
+            if rule and (len(some) > 1 or rule("") == ""):
+                return lambda i, column=column, rule=rule: rule(_text(column(i)))
+        return None
+
+    def _unseen(self, lists, some):
+        """The dataset opens what Python does not see, as cv2.imread does: its lists tell.  Or its items are paths, which
+        the loader's collate_fn opens."""
+        found = [column for column in lists if self._lie_here(column, some)]
+        if not found:
+            try:
+                item = self._item(some[0])
+                keys = _keys(item) if _is_text(item) else ()
+            except Exception:
+                return None
+            items = [lambda i, key=key: self._item(i) if key is None else self._item(i)[key] for key in keys]
+            found = [column for column in items if self._lie_here(column, some)]
+        return (lambda i: list(dict.fromkeys(_text(column(i)) for column in found))) if found else None
+
+    def _lie_here(self, column, some):
+        try:
+            return all(self._places.find(column(i)) for i in some)
+        except Exception:  # no path, or the dataset has other indices
+            return False
+
+    def _try(self, i, stop=True):
+        try:
+            return self.opened(i, stop)
+        except Exception:  # the trainer sees it, too
+            return self._seen
 
     def __call__(self, i):
-        found = self.opened(i)
+        found = self._try(i)
         return found[0] if found else None

@@ -30,7 +30,6 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import nullcontext
 
 from .mount import Mount
 from .sample_paths import Places, Trial, listed
@@ -61,9 +60,14 @@ def _number(index):
     return hash(index)
 
 
+def _is_batch(drawn):
+    """Whether a draw is several indices, also where the loader does not know: batch_size=None and a batch sampler."""
+    return isinstance(drawn, list) or getattr(drawn, "ndim", 0) == 1
+
+
 def _items(drawn, batched):
     """The indices of one draw."""
-    if not batched:
+    if not batched and not _is_batch(drawn):
         return [drawn]
     return drawn.tolist() if hasattr(drawn, "tolist") else list(drawn)
 
@@ -179,7 +183,7 @@ class _Child:
     def __init__(self, name, shared, pipe, draws, batched, dataset, paths):
         self._name, self._shared, self._pipe = name, shared, pipe
         self._draws, self._batched, self._dataset, self._paths = draws, batched, dataset, paths
-        self._places, self._mounts, self._n, self._tried = Places(), {}, 0, False
+        self._places, self._mounts, self._n, self._in_lists = Places(), {}, 0, False
 
     def run(self):
         if self._dataset is None:
@@ -203,33 +207,25 @@ class _Child:
         indices, began = [], time.monotonic()
         while len(indices) < size and time.monotonic() - began < PIECE_S:
             try:
-                indices += _items(next(self._draws), self._batched)
+                drawn = next(self._draws)
+                self._in_lists = not self._batched and _is_batch(drawn)
+                indices += _items(drawn, self._batched)
             except StopIteration:
                 return indices, False
         return indices, True
 
     def _find_paths(self, indices):
         """Decides how an index becomes a path.  Returns whether there is a way."""
-        some = indices[0], next((i for i in indices if i != indices[0]), indices[0])
-        trial, by_list = Trial(self._dataset, self._places), listed(self._dataset)
-        with _RandomStates():
-            if by_list and self._agree(trial, by_list, some):
-                self._paths = by_list
-            elif trial.learn(*some):
-                self._paths, self._tried = trial, True
-        return self._paths is not None
-
-    def _agree(self, trial, by_list, indices):
-        """Whether the dataset opens what its list says, or opens what Python does not see (cv2.imread)."""
-        for index in indices:
-            there = self._places.find(by_list(index))
+        some = indices[0], next((i for i in indices if i != indices[0]), indices[0]), indices[-1]
+        if type(indices[0]) is int:
             try:
-                opened = trial.opened(index)
+                size = len(self._dataset)
+                some += 0, size // 2, size - 1
             except Exception:
-                opened = []
-            if there is None or opened and self._places.find(opened[0]) != there:
-                return False
-        return True
+                pass  # a dataset need not have a length
+        with _RandomStates():
+            self._paths = Trial(self._dataset, self._places, self._in_lists).learn(some)
+        return self._paths is not None
 
     def _resolve(self, indices):
         """Returns {mount: paths in it} of these indices."""
@@ -243,7 +239,7 @@ class _Child:
         return found
 
     def _announce(self, indices):
-        with _RandomStates() if self._tried else nullcontext():
+        with _RandomStates():
             found = self._resolve(indices)
         for root, names in found.items():
             begun = root in self._mounts
@@ -407,12 +403,13 @@ def _count_wrong(thing, by=0):
 
 
 def _may_lie_on_ddpfs(dataset):
-    """False if the dataset's own list says that its files lie elsewhere; True if there is no list."""
+    """False if the dataset's own list says that its files lie elsewhere; True if there is no list of whole paths."""
     try:
         if dataset in _lies_on_ddpfs:
             return _lies_on_ddpfs[dataset]
         by_list, places = listed(dataset), Places()
-        lies = by_list is None or any(places.find(by_list(i)) for i in (0, len(dataset) - 1))
+        some = by_list and [os.fsdecode(by_list(i)) for i in (0, len(dataset) - 1)]
+        lies = not some or any(not path.startswith("/") or places.find(path) for path in some)
         _lies_on_ddpfs[dataset] = lies
         return lies
     except Exception:

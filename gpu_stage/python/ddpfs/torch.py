@@ -51,8 +51,8 @@ def follow(loader, paths=None):
     on no ddpfs mount, nothing happens.  Give it the loader that you iterate: after Accelerate's prepare().
 
     paths   map-style dataset: a function from an index to the path, or to the list of the paths, that the dataset
-            opens.  None: the dataset's list `samples`, `imgs`, `files`, `paths` or `data`, also within Subset and
-            ConcatDataset; without a list, the dataset is asked for the item, up to the open of its file.
+            opens.  None: some items are tried, and a list of the dataset that names their files is looked for;
+            without a list, the dataset is asked for each item, up to the open of its file.
             IterableDataset: the paths in the order in which they are opened, as an iterable, or as a function without
             arguments that returns one for each epoch.
 
