@@ -6,11 +6,13 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "fs/log_queue.h"
 #include "fs/server.h"
 #include "fs/view.h"
 #include "shard/base/log.h"
+#include "shard/base/units.h"
 
 enum { CHECK_MS = 1000 };
 
@@ -44,6 +46,21 @@ static int tell_uses(struct fs_server *server, struct base_err *err)
 	        err, rc, "cannot use the tier in '%s': %s", base_quoted(server->options.tier_dir), base_err_str(rc));
 }
 
+/* The file is sparse, so nothing else tells it before the disk is full. */
+static void warn_of_size(const struct fs_options *options)
+{
+	struct statvfs st;
+	char wanted[16], there[16];
+	if (statvfs(options->tier_dir, &st) < 0 || st.f_blocks == 0)
+		return;
+	uint64_t bytes = (uint64_t)st.f_blocks * st.f_frsize;
+	if (options->tier_bytes > bytes)
+		log_warning("tier_size=%s is more than the file system of '%s' has (%s): the tier goes off when that "
+		            "is full; give a smaller tier_size=",
+		        base_format_size(options->tier_bytes, wanted), base_quoted(options->tier_dir),
+		        base_format_size(bytes, there));
+}
+
 int fs_tier_open(struct fs_server *server, struct base_err *err)
 {
 	const char *dir = server->options.tier_dir;
@@ -56,6 +73,8 @@ int fs_tier_open(struct fs_server *server, struct base_err *err)
 	int rc = cache_tier_open(dir, server->options.tier_bytes, server->info->identity, err, &server->tier);
 	if (rc == 0)
 		rc = tell_uses(server, err);
+	if (rc == 0 && !server->successor)
+		warn_of_size(&server->options);
 	/* A tier is no reason for a trainer to wait, or not to begin. */
 	if (rc == -ETIMEDOUT || (rc < 0 && server->successor)) {
 		log_warning("%s: the mount goes on without a tier", err ? err->text : strerror(-rc));

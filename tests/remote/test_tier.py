@@ -307,6 +307,7 @@ def test_a_full_disk_switches_the_tier_off_and_the_epoch_goes_on(stored, scratch
         assert control.stats(m)["tier_off"] > 0
         log = control.wait_for_log(m, "is off (No space left on device)")
         assert log.count("is off (") == 1
+        assert log.count("is more than the file system of") == 1, log
         m.unmount()
     finally:
         subprocess.run(["umount", scratch / "tier"], check=True)
