@@ -11,6 +11,7 @@ import random
 import socket
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -420,9 +421,51 @@ def test_other_datasets_have_no_announcement(scratch, recorder, dataset):
             (scratch / "own" / str(i)).write_text("x")
         made = Files(scratch / "own")
     loader = ddpfs.torch.follow(DataLoader(made, 4, shuffle=True))
-    for _ in range(3):
-        assert sorted(read(loader)) == list(range(40))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        wait_until(lambda: sorted(read(loader)) == list(range(40)) and caught, "a warning")
+        for _ in range(3):
+            assert sorted(read(loader)) == list(range(40))
     assert not recorder.told
+    said = {"numbers": "no file of a ddpfs mount is found for an index", "other files": "list lie on no ddpfs mount"}
+    assert len(caught) == 1 and said[dataset] in str(caught[0].message)
+
+
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+def test_paths_of_no_mount_are_warned_of_once(scratch, recorder, kind):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(40))
+
+    paths = [str(scratch / str(i)) for i in range(40)]
+    given = paths.__getitem__ if kind == "map" else lambda: iter(paths)
+    loader = ddpfs.torch.follow(DataLoader(list(range(40)) if kind == "map" else Stream(), 4), paths=given)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        wait_until(lambda: read(loader) == list(range(40)) and caught, "a warning")
+        for _ in range(3):
+            assert read(loader) == list(range(40))
+    assert len(caught) == 1 and "paths= gave no path below a ddpfs mountpoint" in str(caught[0].message)
+    assert not recorder.told
+
+
+def test_an_epoch_without_a_draw_is_not_warned_of(place, recorder):
+    loader = ddpfs.torch.follow(DataLoader(Files(place), 4, sampler=Drawn(lambda _: iter(()), 0)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            assert read(loader) == []
+
+
+def test_loaders_of_exec_are_never_warned_of(scratch, recorder, monkeypatch):
+    hook = sampler_copy.install(torch.utils.data.dataloader)
+    monkeypatch.setattr(hook, "automatic", True)
+    loader = DataLoader(list(range(40)), 4)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(20):
+            assert read(loader) == list(range(40))
+    assert not caught
 
 
 def test_a_server_that_refuses_is_not_noticed(place, recorder, monkeypatch, capfd):

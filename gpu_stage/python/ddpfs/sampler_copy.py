@@ -12,7 +12,8 @@ The child can do no harm.  It has no descriptor of the trainer.  It cannot chang
 the kernel has it).  It prints nothing, and signals have their default effect on it.  It ends with the epoch, with the
 trainer, and when it is wrong.
 
-Nothing of install() raises in the trainer or prints.  DDPFS_DEBUG=1 prints why nothing is announced."""
+Nothing of install() raises in the trainer or prints, but one warning for a loader that the trainer follows itself, if
+none of its files lies on a mount.  DDPFS_DEBUG=1 prints why nothing is announced."""
 
 import ctypes
 import errno
@@ -29,6 +30,7 @@ import struct
 import sys
 import threading
 import time
+import warnings
 import weakref
 
 from .mount import Mount
@@ -188,11 +190,12 @@ class _Child:
     def run(self):
         if self._dataset is None:
             self._paths = lambda path: path
-        size, more = FIRST_PIECE, True
+        size, more, any_drawn = FIRST_PIECE, True, False
         while more:
             indices, more = self._draw(size)
             if not indices:
                 break
+            any_drawn = True
             if self._paths is None and not self._find_paths(indices):
                 self._say(NO_FILES)
                 return
@@ -200,7 +203,7 @@ class _Child:
             if self._dataset is not None:
                 self._tell(indices)
             size = min(size * 4, PIECE)
-        self._say(ENDED)
+        self._say(NO_FILES if any_drawn and not self._mounts else ENDED)
 
     def _draw(self, size):
         """Returns the next indices, about `size`, and whether there may be more."""
@@ -338,6 +341,18 @@ class Copy:
         if len(self._pending) > RING:
             self.close()
 
+    def listen(self):
+        """Takes notice if the child found no files.  For draws that nothing compares."""
+        if self._pipe is None:
+            return
+        try:
+            said = os.read(self._pipe, 512 * _COUNT.size)
+        except BlockingIOError:
+            return
+        self.no_files = (NO_FILES,) in _COUNT.iter_unpack(said)
+        if self.no_files:
+            self.close()
+
     def _hear(self):
         """Reads what the child has said.  Returns whether there is something to compare with: draws, or an end."""
         if self._ended:
@@ -419,8 +434,8 @@ def _may_lie_on_ddpfs(dataset):
 class _Announcing:
     """What is announced for one iterator of a loader, epoch after epoch."""
 
-    def __init__(self, paths):
-        self._paths, self._draws, self._copy = paths, None, None
+    def __init__(self, paths, warn=lambda why: None):
+        self._paths, self._warn, self._draws, self._copy = paths, warn, None, None
         self._pid = os.getpid()
         self._number = next(i for i in range(len(_names) + 1) if i not in _names)
         _names.add(self._number)
@@ -439,21 +454,32 @@ class _Announcing:
         elif not is_map and paths is not None:
             work = iter(paths() if callable(paths) else paths), False, None, None
         else:
+            self._warn("the files of the dataset's list lie on no ddpfs mount, so nothing is read ahead: make the "
+                       "dataset of paths below a mountpoint; 'ddpfs ls' shows them")
             return
         self._copy = Copy(f"torch-{os.getpid()}-{_token}-{self._number}")
         self._copy.start(*work)
 
     def after(self, iterator, drawn, is_map):
         copy = self._copy
-        if copy is None or not is_map:
+        if copy is None:
             return
-        copy.drew(_items(drawn, iterator._auto_collation))
+        if is_map:
+            copy.drew(_items(drawn, iterator._auto_collation))
+        else:
+            copy.listen()
         if copy.wrong:
             _count_wrong(iterator._index_sampler, 1)
         if copy.no_files:
             _count_wrong(iterator._dataset, WRONG_MAX)
         if copy.wrong or copy.no_files:
             self._copy = None
+        if copy.no_files and self._paths is None:
+            self._warn("no file of a ddpfs mount is found for an index, so nothing is read ahead: give paths=, a function "
+                       "from an index to its path below a mountpoint; 'ddpfs ls' shows them")
+        elif copy.no_files:
+            self._warn("paths= gave no path below a ddpfs mountpoint, so nothing is read ahead: 'ddpfs ls' shows the "
+                       "mountpoints")
 
     def end(self, forget=False):
         copy, self._copy = self._copy, None
@@ -470,13 +496,19 @@ class _Hook:
     """What the functions that install() puts in place know.  One of a process: the first copy of this file makes it."""
 
     def __init__(self):
-        self.automatic, self.options = False, weakref.WeakKeyDictionary()
+        self.automatic, self.options, self.warned = False, weakref.WeakKeyDictionary(), weakref.WeakSet()
 
     def of(self, loader):
         """What is announced for a new iterator of the loader, or None."""
         if loader in self.options:
-            return _Announcing(self.options[loader])
+            return _Announcing(self.options[loader], functools.partial(self._warn_once, weakref.ref(loader)))
         return _Announcing(None) if self.automatic else None
+
+    def _warn_once(self, reference, why):
+        loader = reference()
+        if loader is not None and loader not in self.warned:
+            self.warned.add(loader)
+            warnings.warn(f"ddpfs.torch.follow: {why}", stacklevel=2)
 
 
 def watch(dataloader, loader, paths):

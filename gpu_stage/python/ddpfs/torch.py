@@ -48,7 +48,7 @@ def follow(loader, paths=None):
         loader = ddpfs.torch.follow(DataLoader(dataset, batch_sampler=my_sampler, num_workers=4))
 
     Whatever the sampler is, its draws, the random states and the workers stay the same, bit for bit.  If the files lie
-    on no ddpfs mount, nothing happens.  Give it the loader that you iterate: after Accelerate's prepare().
+    on no ddpfs mount, a warning says so once, and nothing else happens.  Give it the loader that you iterate: after Accelerate's prepare().
 
     paths   map-style dataset: a function from an index to the path, or to the list of the paths, that the dataset
             opens.  None: some items are tried, and a list of the dataset that names their files is looked for;
