@@ -32,7 +32,7 @@ enum {
 	LIST_NAMES = 1024,     /* most names of a directory that are listed between look-ups */
 	LIST_PART = 16,        /* names that are listed for one look-up: as much work again */
 	LIST_OPEN = 32,        /* names that could be listed while a directory is opened and closed */
-	LIST_WARM_UP = 16384,  /* names that a warm-up lists at once */
+	LIST_WARM_UP = 4096,   /* names that a warm-up lists at once: 18 ms */
 	/* Names of the next turns of all streams together may take so much of the budget, and be of so many files as
 	 * fill the budget a few times: names of large files would lie there long. */
 	NAMES_AHEAD_PART = 16,
@@ -184,20 +184,22 @@ static void list_names(
 }
 
 /* Lists the next piece of a directory if there were look-ups enough. A warm-up, which comes to a directory once, needs
- * no look-ups. */
-static void list_next(struct fs_sink *sink, const struct fs_detached_root *root, bool warm_up)
+ * no look-ups. Returns whether a piece was listed. */
+static bool list_next(struct fs_sink *sink, const struct fs_detached_root *root, bool warm_up)
 {
 	enum { FIXED = FS_OFFSET_FIXED }; /* "." and ".." */
 	uint64_t offset, most = warm_up ? LIST_WARM_UP : LIST_NAMES;
 	uint32_t dir, in_dir;
 	bool listing = fs_directory_names_next(sink->server->names, &dir, &offset, &in_dir);
 	uint64_t n = in_dir + FIXED < most ? in_dir + FIXED : most;
-	if (listing && (warm_up || sink->list_due >= n + LIST_OPEN)) {
+	listing = listing && (warm_up || sink->list_due >= n + LIST_OPEN);
+	if (listing) {
 		list_names(sink, root, dir, offset, n);
 		sink->list_due -= sink->list_due < n + LIST_OPEN ? sink->list_due : n + LIST_OPEN;
 	}
 	if (sink->list_due > LIST_NAMES + LIST_OPEN)
 		sink->list_due = LIST_NAMES + LIST_OPEN;
+	return listing;
 }
 
 struct order {
@@ -220,19 +222,20 @@ static bool has_file(const void *user, uint32_t file)
 	       shard_epoch_find(order->epoch, place.sample, NULL, &rank, NULL) == 0 && rank == vs->rank;
 }
 
-/* Makes the name of a file known: by a look-up, if a listing has not done it. Look-ups pay for listings. */
-static void announce_name(const struct order *order, uint32_t file)
+/* Makes the name of a file known: by a look-up, if a listing has not done it. Look-ups pay for listings. Returns
+ * whether a piece of a directory was listed besides. */
+static bool announce_name(const struct order *order, uint32_t file)
 {
 	const struct fs_sink_stream *vs = order->stream;
 	struct fs_sink *sink = order->sink;
 	struct fs_directory_names *names = sink->server->names;
 	if (vs->by_directory && fs_directory_names_known(names, file))
-		return;
+		return false;
 	if (!look_up(sink, order->root, vs->view, file) || !vs->by_directory)
-		return;
+		return false;
 	sink->names_changed |= fs_directory_names_looked_up(names, file, has_file, order);
 	sink->list_due += LIST_PART;
-	list_next(sink, order->root, vs->warm_up);
+	return list_next(sink, order->root, vs->warm_up);
 }
 
 /* ---- names of the next turns, by directory (fs/names_ahead.h) ---- */
@@ -326,32 +329,37 @@ static void announce_ahead(struct order *order, struct fs_sink_stream *vs, uint6
 
 /* ---- names of a tree ---- */
 
-static void announce_turns(const struct order *order, uint64_t turn, uint32_t n)
+/* Returns how many of the turns are announced: a warm-up lists one piece, and lets others go first. */
+static uint32_t announce_turns(const struct order *order, uint64_t turn, uint32_t n)
 {
 	const struct fs_sink_stream *vs = order->stream;
-	for (uint32_t i = 0; i < n && !order->sink->server->gone; i++) {
+	bool listed = false;
+	uint32_t i;
+	for (i = 0; i < n && !order->sink->server->gone && !(listed && vs->warm_up); i++) {
 		uint32_t files[SHARD_SAMPLE_FILES_MAX], sample, n_files = 0;
 		int rc = shard_epoch_turn(order->epoch, vs->rank, turn + i, &sample, NULL);
 		if (rc == 0)
 			rc = shard_index_sample_files(
 			        order->sink->server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n_files);
 		for (uint32_t f = 0; rc == 0 && f < n_files; f++)
-			announce_name(order, files[f]);
+			listed |= announce_name(order, files[f]);
 	}
+	return order->sink->server->gone ? n : i;
 }
 
-static void announce_tree(struct fs_sink *sink, const struct fs_detached_root *root, struct fs_sink_stream *vs,
+static uint32_t announce_tree(struct fs_sink *sink, const struct fs_detached_root *root, struct fs_sink_stream *vs,
         uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	struct shard_epoch *e;
 	if (shard_view_epoch(vs->order, epoch, &e) < 0)
-		return;
+		return n;
 	struct order order = { .sink = sink, .root = root, .stream = vs, .epoch = e };
 	if (vs->ahead)
 		announce_ahead(&order, vs, epoch, turn, n);
 	else
-		announce_turns(&order, turn, n);
+		n = announce_turns(&order, turn, n);
 	shard_epoch_put(e);
+	return n;
 }
 
 struct announcement {
@@ -359,12 +367,12 @@ struct announcement {
 	struct fs_sink_stream *stream;
 	uint64_t epoch;
 	uint64_t turn;
-	uint32_t n;
+	uint32_t n; /* then: how many of the turns were announced */
 };
 
 static void announce_now(void *arg, const struct fs_detached_root *root)
 {
-	const struct announcement *a = arg;
+	struct announcement *a = arg;
 	struct fs_server *server = a->sink->server;
 	if (!server->lister)
 		server->lister = (pid_t)syscall(SYS_gettid);
@@ -374,10 +382,10 @@ static void announce_now(void *arg, const struct fs_detached_root *root)
 	if (a->stream->view->layout == FS_LAYOUT_FLAT && !shard_view_is_given(a->stream->order))
 		announce_flat(a->sink, root, a->stream->view, a->epoch, a->turn, a->n);
 	else
-		announce_tree(a->sink, root, a->stream, a->epoch, a->turn, a->n);
+		a->n = announce_tree(a->sink, root, a->stream, a->epoch, a->turn, a->n);
 }
 
-static void sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
+static uint32_t sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	struct fs_sink *sink = sink_of(base);
 	struct fs_sink_stream *vs = user;
@@ -386,6 +394,7 @@ static void sink_announce(struct prefetch_sink *base, void *user, uint64_t epoch
 	if (sink->names_changed) /* not by the toucher: it has no descriptors to wake the engine with */
 		fs_budget_apply(sink->server->budget);
 	sink->names_changed = false;
+	return a.n;
 }
 
 /* When a trainer stops, umount(8) often follows. It fails while a look-up waits for its answer, so there are none

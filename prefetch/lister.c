@@ -17,7 +17,8 @@ static struct prefetch_stream *next_announcement(struct prefetch *p)
 	return NULL;
 }
 
-/* Announces one piece.  The lock is held on entry and on return, but not during the call to the sink. */
+/* Announces one piece, or its beginning.  The lock is held on entry and on return, but not during the call to the
+ * sink. */
 static void announce(struct prefetch *p, struct prefetch_stream *stream)
 {
 	uint64_t epoch = stream->announce_epoch, turn = stream->announce_turn;
@@ -27,7 +28,7 @@ static void announce(struct prefetch *p, struct prefetch_stream *stream)
 	TAILQ_REMOVE(&p->locked.streams, stream, link);
 	TAILQ_INSERT_TAIL(&p->locked.streams, stream, link);
 	prefetch_unlock(p);
-	p->sink->ops->announce(p->sink, stream->options.user, epoch, turn, n);
+	n = p->sink->ops->announce(p->sink, stream->options.user, epoch, turn, n);
 	prefetch_lock(p);
 	if (stream->announce == PREFETCH_BUSY) {
 		stream->announce_turn += n;

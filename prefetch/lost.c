@@ -100,16 +100,11 @@ static void regrow_budget(struct prefetch *p)
 static void announce_again(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t from = prefetch_tracking_oldest(s);
-	{
-		prefetch_lock_for_scope(p);
-		s->announce = s->announce >= PREFETCH_BUSY ? PREFETCH_VOID : PREFETCH_IDLE;
-		s->announce_done = from;
-	}
-	s->fetch = s->announced = s->limit = from;
+	prefetch_schedule_unannounce(p, s, from);
+	s->fetch = from;
 	s->filled = s->waited = false;
 	s->coming_end = 0;
 	prefetch_schedule_moved(s);
-	s->batch = PREFETCH_ANNOUNCE_FIRST;
 	s->names_vain = s->names_stored ? 0 : s->names_vain + (s->names_vain < NAMES_VAIN_MAX);
 	s->names_stored = s->names_uses = 0;
 	s->names_ns = base_now_ns();

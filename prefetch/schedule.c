@@ -727,6 +727,15 @@ static void announce(struct prefetch *p, struct prefetch_stream *s)
 	s->batch = s->batch * 2 > BATCH_MAX ? BATCH_MAX : s->batch * 2;
 }
 
+void prefetch_schedule_unannounce(struct prefetch *p, struct prefetch_stream *s, uint64_t seq)
+{
+	s->announced = s->limit = seq;
+	s->batch = PREFETCH_ANNOUNCE_FIRST;
+	prefetch_lock_for_scope(p);
+	s->announce = s->announce >= PREFETCH_BUSY ? PREFETCH_VOID : PREFETCH_IDLE;
+	s->announce_done = seq;
+}
+
 /* Returns whether one more scheduled read may start.  A quarter of the landing memory is left for demands. */
 static bool may_read(struct prefetch *p)
 {

@@ -32,8 +32,10 @@ struct prefetch_sink;
 
 struct prefetch_sink_ops {
 	/* Announces turns [turn, turn + n) of `epoch` of the stream whose options have this `user`.  If it fails,
-	 * store fails.  NULL: nothing must exist first, so the engine may fetch the whole window at once. */
-	void (*announce)(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n);
+	 * store fails.  Returns of how many turns, 1 .. n: a sink that has worked long returns, and other streams and
+	 * drops come before the rest.  NULL: nothing must exist first, so the engine may fetch the whole window at
+	 * once. */
+	uint32_t (*announce)(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n);
 
 	/* Returns true to stop announcements for now.  The engine asks again when it learns of uses.
 	 * NULL: never. */

@@ -14,6 +14,7 @@
  * - Demands go first.  A read starts only when all demands are submitted, and at most READS_MAX are in flight.
  * - If its reads get slow, or are slow, it rests after each one for as long as that took.
  * - If no file was missed for QUIET_NS, it waits for the next miss.
+ * - When it ends, its announcement ends, too: the names of the known order do not wait for those of the dataset.
  *
  * The kernel may take back what the stream has stored.  A reader brings in again what he opens of that.  If half of
  * the files that readers open were lost, or fewer of a dataset in a store (lost.c), the pass begins again: at most once
@@ -69,6 +70,7 @@ static void end(struct prefetch *p)
 	if (!w->running)
 		return;
 	w->running = w->stream->following = false;
+	prefetch_schedule_unannounce(p, w->stream, w->stream->tl.cursor); /* the known order's names come first */
 	book(p, w->stream, false);
 	prefetch_each_stream(p, book_others);
 	show(p, PREFETCH_WARM_UP_WATCHES);

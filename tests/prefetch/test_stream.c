@@ -96,7 +96,7 @@ struct trainer;
 static struct shard_view *view_of(void *user);
 static uint32_t rank_of(void *user);
 
-static void fake_announce(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
+static uint32_t fake_announce(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	struct fake_sink *s = (struct fake_sink *)sink;
 	struct shard_epoch *e;
@@ -113,6 +113,7 @@ static void fake_announce(struct prefetch_sink *sink, void *user, uint64_t epoch
 	s->pieces++;
 	s->long_pieces += epoch == 0 && n > 16 && n > turn / 4;
 	pthread_mutex_unlock(&s->lock);
+	return n;
 }
 
 static int fake_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *bytes, uint32_t len)

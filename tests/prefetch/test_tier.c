@@ -305,7 +305,7 @@ struct slow_sink {
 	bool stored[N_SMALL];
 };
 
-static void slow_announce(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
+static uint32_t slow_announce(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	struct slow_sink *s = (struct slow_sink *)sink;
 	(void)user;
@@ -316,6 +316,7 @@ static void slow_announce(struct prefetch_sink *sink, void *user, uint64_t epoch
 	while (s->names > NAMES_AT_ONCE && !s->let_go)
 		pthread_cond_wait(&s->cv, &s->lock);
 	pthread_mutex_unlock(&s->lock);
+	return n;
 }
 
 static int slow_store(struct prefetch_sink *sink, uint32_t number, uint64_t offset, const uint8_t *bytes, uint32_t len)

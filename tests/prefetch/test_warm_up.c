@@ -46,8 +46,10 @@ struct fake_sink {
 	uint32_t drops[N_FILES];
 	uint64_t bytes, bytes_max;
 	bool refuse_all;
-	bool hold_stores; /* no store returns while it is set */
-	bool held;        /* one waits so */
+	bool names_are_slow;                  /* one turn at a time */
+	uint32_t warm_up_names, before_known; /* turns of the warm-up that were announced, before any of others */
+	bool hold_stores;                     /* no store returns while it is set */
+	bool held;                            /* one waits so */
 };
 
 static struct shard_view *storage_order;
@@ -59,11 +61,21 @@ static void appear(struct fake_sink *s, uint32_t file)
 	s->bytes_max = s->bytes > s->bytes_max ? s->bytes : s->bytes_max;
 }
 
-static void fake_announce(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
+static uint32_t fake_announce(struct prefetch_sink *sink, void *user, uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	struct fake_sink *s = (struct fake_sink *)sink;
 	struct shard_epoch *e;
 	assert_int_equal(shard_view_epoch(user, epoch, &e), 0);
+	pthread_mutex_lock(&s->lock);
+	n = s->names_are_slow ? 1 : n;
+	if (user == storage_order)
+		s->warm_up_names += n;
+	else if (!s->before_known)
+		s->before_known = s->warm_up_names;
+	bool slow = s->names_are_slow && user == storage_order;
+	pthread_mutex_unlock(&s->lock);
+	if (slow)
+		usleep(1000);
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t sample;
 		assert_int_equal(shard_epoch_turn(e, 0, turn + i, &sample, NULL), 0);
@@ -72,6 +84,7 @@ static void fake_announce(struct prefetch_sink *sink, void *user, uint64_t epoch
 		pthread_mutex_unlock(&s->lock);
 	}
 	shard_epoch_put(e);
+	return n;
 }
 
 static int fake_store(struct prefetch_sink *sink, uint32_t file, uint64_t offset, const uint8_t *bytes, uint32_t len)
@@ -354,6 +367,41 @@ static void ends_when_an_order_is_known(void **state)
 	assert_int_equal(stats(&b).warm_up_bytes, bytes);
 	prefetch_stream_free(known);
 	shard_view_free(view);
+	bench_stop(&b);
+}
+
+static void names_of_a_known_order_do_not_wait_for_its_own(void **state)
+{
+	(void)state;
+	struct bench b;
+	struct shard_view *view;
+	struct base_err err = { 0 };
+	struct prefetch_stream *known;
+	struct shard_view_options options = SHARD_VIEW_OPTIONS_DEFAULT;
+	bench_start(&b, 512 << 20, NULL);
+	b.sink.names_are_slow = true;
+	miss(&b, ENOUGH);
+	while (!stats(&b).warm_up_bytes)
+		usleep(50);
+	options.order = SHARD_ORDER_FULL;
+	assert_int_equal(shard_view_new(data.index, &options, &err, &view), 0);
+	struct prefetch_stream_options stream = { .view = view, .user = view };
+	assert_int_equal(prefetch_stream_new(b.p, &stream, &known), 0);
+	settle(&b);
+	assert_in_range(b.sink.before_known, 1, N_FILES / 2);
+	assert_int_equal(b.sink.warm_up_names, b.sink.before_known);
+	assert_int_equal(b.sink.unannounced, 0);
+	/* When nothing is known any more, all of it is announced again. */
+	prefetch_stream_free(known);
+	shard_view_free(view);
+	uint64_t before = b.sink.warm_up_names;
+	memset(b.sink.has, 0, sizeof(b.sink.has));
+	b.sink.names_are_slow = false;
+	miss(&b, b.misses + ENOUGH);
+	settle(&b);
+	assert_int_equal(stats(&b).warm_ups, 2);
+	assert_true(b.sink.warm_up_names - before > N_FILES / 2);
+	assert_int_equal(b.sink.refused, 0);
 	bench_stop(&b);
 }
 
@@ -645,6 +693,7 @@ int main(void)
 		cmocka_unit_test(reads_are_long),
 		cmocka_unit_test(never_begins_while_an_order_is_followed),
 		cmocka_unit_test(ends_when_an_order_is_known),
+		cmocka_unit_test(names_of_a_known_order_do_not_wait_for_its_own),
 		cmocka_unit_test(begins_again_when_the_order_is_lost),
 		cmocka_unit_test(a_demand_is_answered_while_a_store_waits),
 		cmocka_unit_test(a_demand_is_answered_while_its_reads_are_slow),
