@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
@@ -13,6 +14,21 @@
 #include "shard/remote/fetch.h"
 #include "shard/remote/uri.h"
 #include "shard/remote/xml.h"
+
+enum { BUSY_TRIES = 3, BUSY_PAUSE_MS = 200 };
+
+/* Asks again if the provider is busy. */
+static int fetch_patiently(struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer)
+{
+	for (unsigned tries = 1;; tries++) {
+		int rc = remote_fetch(fetch, err, ret_answer);
+		bool busy = rc == 0 && (ret_answer->status == 429 || ret_answer->status >= 500);
+		if (!busy || tries == BUSY_TRIES)
+			return rc;
+		remote_answer_done(ret_answer);
+		nanosleep(&(struct timespec){ .tv_nsec = (long)tries * BUSY_PAUSE_MS * 1000000 }, NULL);
+	}
+}
 
 /* Sends a request with at most two headers, which may be NULL. */
 static int ask(struct remote_fetch *fetch, const char *first, const char *second, struct base_err *err,
@@ -23,7 +39,7 @@ static int ask(struct remote_fetch *fetch, const char *first, const char *second
 	int rc = (first && !list) || (second && !longer) ? base_err_set(err, -ENOMEM, "out of memory") : 0;
 	fetch->headers = list ? list : longer;
 	if (rc == 0)
-		rc = remote_fetch(fetch, err, ret_answer);
+		rc = fetch_patiently(fetch, err, ret_answer);
 	curl_slist_free_all(fetch->headers);
 	return rc;
 }

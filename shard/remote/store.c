@@ -23,6 +23,8 @@
 enum {
 	RENEW_AGAIN_S = 30, /* after a renewal that failed */
 	ASK_FOR_S = 10,     /* for which remote_store_ask tries again */
+	ASK_TRIES = 2,      /* as often at least, however long one takes */
+	ASK_TRIES_BODY = 5, /* the same for a request with a body, which takes long to send */
 	ASK_PAUSE_MS = 100, /* before its second try; doubles */
 	ASK_PAUSE_MAX_MS = 5000,
 	ASK_SILENT_MS = 1000, /* of silence, after which the log says that the store is waited for */
@@ -62,6 +64,15 @@ static bool fits_host(const char *bucket)
 	return strlen(bucket) >= 3 && strlen(bucket) <= 63;
 }
 
+/* Returns how many bytes of host[len] are left without ":443" of https, or ":80" of http: libcurl sends no such port in
+ * `Host`, which is signed. */
+static size_t without_default_port(const char *endpoint, const char *host, size_t len)
+{
+	const char *port = strncmp(endpoint, "https:", 6) == 0 ? ":443" : ":80";
+	size_t port_len = strlen(port);
+	return len > port_len && memcmp(host + len - port_len, port, port_len) == 0 ? len - port_len : len;
+}
+
 /* Splits an endpoint into origin and base path; with virtual hosts the bucket goes in front of the host. */
 static int use_endpoint(struct remote_store *store, const char *endpoint)
 {
@@ -71,6 +82,7 @@ static int use_endpoint(struct remote_store *store, const char *endpoint)
 		path_len--;
 	bool in_host = !store->bucket_in_path;
 	store->base_path = strndup(host + host_len, path_len);
+	host_len = without_default_port(endpoint, host, host_len);
 	if (asprintf(&store->origin, "%.*s%s%s%.*s", (int)(host - endpoint), endpoint,
 	            in_host ? store->location.bucket : "", in_host ? "." : "", (int)host_len, host) < 0)
 		store->origin = NULL;
@@ -418,11 +430,13 @@ int remote_store_ask(struct remote_store *store, const struct remote_request *re
 	const uint64_t end_ns = asking.began_ns + (uint64_t)ASK_FOR_S * 1000000000;
 	struct base_err own = { 0 };
 	err = err ? err : &own;
+	const unsigned least = request->body_len ? ASK_TRIES_BODY : ASK_TRIES;
 	unsigned pause_ms = ASK_PAUSE_MS;
 	for (unsigned tries = 1;; tries++) {
 		struct remote_answer answer;
 		int rc = ask_once(&asking, request, timeout_s, err, &answer);
-		if (!worth_another_try(rc, rc == 0 ? answer.status : 0) || base_now_ns() > end_ns) {
+		bool last = tries >= least && base_now_ns() > end_ns;
+		if (last || !worth_another_try(rc, rc == 0 ? answer.status : 0)) {
 			if (rc == 0)
 				*ret_answer = answer;
 			else

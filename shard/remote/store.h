@@ -59,7 +59,8 @@ int remote_store_headers(struct remote_store *store, const char *url, const stru
         struct curl_slist **ret_headers);
 
 /* Sends a request and waits for the answer; tries again after errors of the connection, 429 and 5xx, with growing
- * pauses, for 10 s.  timeout_s: for one try.  If it takes a second, the log says what is waited for.
+ * pauses, for 10 s, and at least once (four times with a body).  timeout_s: for one try.  If it takes a second, the
+ * log says what is waited for.
  * Returns 0 (whatever the status is), or an error of remote_fetch; then err also says for how long it was tried. */
 int remote_store_ask(struct remote_store *store, const struct remote_request *request, unsigned timeout_s,
         struct base_err *err, struct remote_answer *ret_answer);

@@ -40,7 +40,9 @@ def provider():
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
             found = server.answers.get((self.command, self.path.split("?")[0]))
             text = found(self.headers, body) if found else None
-            self.send_response(200 if text is not None else 404)
+            server.seen[self.path] = server.seen.get(self.path, 0) + 1
+            busy = server.seen[self.path] <= server.busy
+            self.send_response(503 if busy else 200 if text is not None else 404)
             self.send_header("Content-Length", str(len(text or "")))
             self.end_headers()
             self.wfile.write((text or "").encode())
@@ -48,7 +50,8 @@ def provider():
         do_GET = do_PUT = do_POST = answer
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.answers = {}
+    server.answers, server.seen = {}, {}
+    server.busy = 0  # so many first requests of each path are answered with status 503
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -142,8 +145,10 @@ def test_an_sso_profile_with_keys(bucket, scratch):
     assert "60 (0 common)" in shows_dataset()
 
 
-def test_a_container(bucket, provider, scratch, monkeypatch):
+@pytest.mark.parametrize("busy", [0, 2])
+def test_a_container(busy, bucket, provider, scratch, monkeypatch):
     bucket("AKCONTAINER")
+    provider.busy = busy
     (scratch / "token").write_text("secret of the pod\n")
     provider.answers["GET", "/creds"] = lambda headers, _body: \
         keys("AKCONTAINER") if headers["Authorization"] == "secret of the pod" else None
@@ -159,8 +164,10 @@ def test_a_container_s_uri_on_another_host_must_be_https(bucket, monkeypatch):
     assert "neither https:// nor on this host" in done.stderr
 
 
-def test_an_instance(bucket, provider, monkeypatch):
+@pytest.mark.parametrize("busy", [0, 2])
+def test_an_instance(busy, bucket, provider, monkeypatch):
     bucket("AKINSTANCE")
+    provider.busy = busy
     role = "/latest/meta-data/iam/security-credentials/"
 
     def with_token(text):
@@ -175,8 +182,10 @@ def test_an_instance(bucket, provider, monkeypatch):
     assert "60 (0 common)" in shows_dataset()
 
 
-def test_web_identity(bucket, provider, scratch, monkeypatch):
+@pytest.mark.parametrize("busy", [0, 2])
+def test_web_identity(busy, bucket, provider, scratch, monkeypatch):
     bucket("AKWEB")
+    provider.busy = busy
     (scratch / "token").write_text("a+token/of the pod\n")
 
     def assume(_headers, body):

@@ -5,6 +5,7 @@ import json
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -81,6 +82,15 @@ def away(stored, http_store, *command):
     assert ended is None, f"it ended before the store went away: {said.decode()}"
     assert process.returncode == 1 and b"all good" not in out
     return said.decode()
+
+
+def test_what_fails_late_is_asked_for_again(stored, http_store):
+    """The first answer comes after 10 s, for which a request is tried, and is a failure."""
+    http_store.set(latency_ms=10_500, p503=1)
+    with subprocess.Popen([tools.tool("mkshard"), "info", stored[0]], stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(3)  # the first request has come; the next one finds a store that is well
+        http_store.set()
+        assert "180 (0 common)" in process.communicate(timeout=120)[0]
 
 
 @pytest.mark.parametrize("command", ["verify", "extract", "cat"])

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a request to S3 has for each option: the host, the headers and what of them is signed."""
 
+import hashlib
+import hmac
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -17,6 +20,7 @@ class Refusing(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
+        self.headers["method"] = self.command
         self.server.seen.append((self.path, self.headers))
         self.send_response(404)
         self.send_header("Content-Length", "0")
@@ -55,6 +59,30 @@ def signed(headers):
 def test_the_bucket_is_in_the_path_or_in_the_host(addressing, host, path, first_request):
     asked, headers = first_request(DDPFS_S3_ADDRESSING=addressing)
     assert (headers["Host"].partition(":")[0], asked) == (host, path) and "host" in signed(headers)
+
+
+def signature(host, path, headers):
+    """Of a GET or HEAD, by AWS's description of Signature Version 4."""
+    method, when, body = headers["method"], headers["x-amz-date"], headers["x-amz-content-sha256"]
+    names = {"host": host, "x-amz-content-sha256": body, "x-amz-date": when}
+    request = [method, path, "", *(f"{name}:{value}" for name, value in names.items()), "", ";".join(names), body]
+    key = b"AWS4secret"
+    for part in (when[:8], "us-east-1", "s3", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    to_sign = ["AWS4-HMAC-SHA256", when, f"{when[:8]}/us-east-1/s3/aws4_request",
+               hashlib.sha256("\n".join(request).encode()).hexdigest()]
+    return hmac.new(key, "\n".join(to_sign).encode(), "sha256").hexdigest()
+
+
+@pytest.mark.parametrize("host, sent", [("store.invalid:80", "store.invalid"), ("store.invalid", "store.invalid"),
+                                        ("store.invalid:8080", "store.invalid:8080"), ("[::1]:80", "[::1]")])
+def test_the_host_is_signed_as_it_is_sent(host, sent, first_request, monkeypatch):
+    # The server stands in for each host as a proxy.
+    proxy = os.environ["AWS_ENDPOINT_URL"].replace("localhost", "127.0.0.1")
+    path, headers = first_request(AWS_ENDPOINT_URL=f"http://{host}", http_proxy=proxy, no_proxy="", AWS_REGION="us-east-1")
+    path = "/" + path.partition("://")[2].partition("/")[2]
+    assert headers["Host"] == sent
+    assert headers["Authorization"].endswith("Signature=" + signature(sent, path, headers))
 
 
 @pytest.mark.parametrize("environment, header, value", [
