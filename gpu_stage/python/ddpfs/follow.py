@@ -137,8 +137,8 @@ def _integers(order):
         view = memoryview(order)
     except TypeError:
         return None
-    if isinstance(order, (bytes, bytearray, str)) or view.format in ("B", "c"):
-        return None
+    if isinstance(order, (bytes, bytearray, str)) or view.format in ("B", "c") or view.format[-1] in "wsO":
+        return None  # w, s, O: numpy's arrays of str, bytes and objects, as paths are kept
     if view.format.lstrip("@=<") not in ("i", "I", "l", "L", "q", "Q", "n", "N") or view.itemsize not in (4, 8):
         raise TypeError(f"an order of '{view.format}' items: give integers of 4 or 8 bytes (int32, uint32, int64)")
     if view.ndim != 1:
