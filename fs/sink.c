@@ -759,7 +759,10 @@ static int start_stream(struct fs_sink *sink, struct fs_view *view)
 	int rc = stream_new(sink, view, &options, &vs);
 	if (rc < 0)
 		return rc == -ENODATA ? 0 : rc; /* nothing is dealt to this rank, so there is nothing to read ahead */
-	tell_opened(vs, options.epoch, options.turn);
+	/* A doubtful stream finds its place by files that are opened close together. What was opened before would come
+	 * sorted, so it would always look so. */
+	if (!options.doubtful)
+		tell_opened(vs, options.epoch, options.turn);
 	lock_for_scope(&sink->lock);
 	sink->streams[view->number] = vs;
 	return 0;

@@ -317,6 +317,21 @@ def test_an_order_grows_while_it_is_read(mounted, packed):
     assert after["announced_opens"] - before["announced_opens"] > len(order) * 0.98
 
 
+@pytest.mark.parametrize("part", [10, 1])
+def test_after_a_list_nothing_is_read_in_an_order_that_nobody_follows(part, mounted, packed):
+    order = scattered(packed[1])[::part]
+    follow(mounted, order)
+    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
+    for path in order:
+        read(mounted, path)
+    before = wait_until(lambda: not lists_of(mounted) and settled(mounted), "an end of the list")
+    time.sleep(0.2)
+    after = settled(mounted)
+    assert after["jumps"] == 0 and after["following"] == 0
+    assert after["stored_bytes"] == before["stored_bytes"]
+    assert after["order_note"].startswith("announced: the last list was read to its end")
+
+
 def test_a_list_that_was_read_to_its_end_is_forgotten(mounted, packed):
     order = packed[1][:300]
     follow(mounted, order)
@@ -429,6 +444,18 @@ def test_indices_of_a_table_of_files(mounted, packed):
         mount.files(["c0/0000.jpg", "c0/none.jpg"])
     some = mount.files(["c0/0000.jpg", "c0/none.jpg", "c0/0001.jpg"], skip_unknown=True)
     assert mount.follow([0, 1, 2, 2], files=some) == 3
+
+
+@pytest.mark.parametrize("kind", ["str", "bytes", "object"])
+def test_numpy_arrays_of_paths(kind, mounted, packed):
+    np = pytest.importorskip("numpy", reason="numpy is not installed")
+    order = packed[1][:300]
+    paths = {"str": np.array(order), "bytes": np.array([os.fsencode(p) for p in order]),
+             "object": np.array([mounted.path / p for p in order], dtype=object)}[kind]
+    assert follow(mounted, paths) == 300
+    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
+    before, after = read_in_steps(mounted, order)
+    assert misses(before, after) <= 2
 
 
 def test_numpy_arrays_and_tensors(mounted, packed):
