@@ -115,7 +115,7 @@ struct cache_tier {
 	_Atomic uint32_t full_len, full_next, full_now;
 
 	_Atomic uint64_t hits_told; /* those of `hits` that are added to the number in the file */
-	_Atomic uint64_t hits, hit_bytes, misses, bad, stored, stored_bytes, moved, moved_bytes, refused;
+	_Atomic uint64_t hits, hit_bytes, misses, bad, stored, stored_bytes, moved, moved_bytes, refused, no_entry;
 };
 
 static void count(_Atomic uint64_t *counter, uint64_t n)
@@ -477,6 +477,14 @@ static int lock_directory(int dir_fd)
 	}
 }
 
+/* Says that the file must be of this user; rc is the errno. */
+static int say_whose(const char *dir, const struct stat *st, int rc, struct base_err *err)
+{
+	return base_err_set(err, rc,
+	        "the tier in '%s' belongs to user %lu: give this user another directory, or run as user %lu",
+	        base_quoted(dir), (unsigned long)st->st_uid, (unsigned long)st->st_uid);
+}
+
 /* Opens the file for one process at a time, which the lock on the directory ensures.  The lock ends when *ret_dir_fd is
  * closed.  flags: O_CREAT or 0. */
 static int open_locked(const char *dir, int flags, struct base_err *err, int *ret_dir_fd, int *ret_fd)
@@ -496,12 +504,16 @@ static int open_locked(const char *dir, int flags, struct base_err *err, int *re
 		if (fd < 0 || fstat(fd, &st) < 0)
 			rc = -errno;
 	}
+	if (rc == -EACCES && dir_fd >= 0 && fstatat(dir_fd, "tier", &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	        st.st_uid != geteuid())
+		return say_whose(dir, &st, rc, err);
 	if (rc < 0)
 		return base_err_set(err, rc, "cannot open the tier in '%s': %s", base_quoted(dir), base_err_str(rc));
-	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0)
+	if (st.st_uid != geteuid())
+		return say_whose(dir, &st, -EPERM, err);
+	if (!S_ISREG(st.st_mode) || (st.st_mode & 077) != 0)
 		return base_err_set(err, -EPERM,
-		        "'%s/tier' must be a regular file of this user, without access for others; remove it",
-		        base_quoted(dir));
+		        "'%s/tier' must be a regular file without access for others; remove it", base_quoted(dir));
 	*ret_dir_fd = steal_fd(&dir_fd);
 	*ret_fd = steal_fd(&fd);
 	return 0;
@@ -821,7 +833,7 @@ struct batch {
 	struct entry entries[CACHE_TIER_PUT_MAX]; /* len: 0 if the block is not stored */
 	bool moves[CACHE_TIER_PUT_MAX];           /* it is there already */
 	uint32_t n;
-	uint32_t refused, stored, moved;
+	uint32_t refused, no_entry, stored, moved;
 	uint64_t stored_bytes, moved_bytes;
 };
 
@@ -829,6 +841,13 @@ static void refuse(struct batch *batch, uint32_t i)
 {
 	batch->entries[i].len = 0;
 	batch->refused += !batch->moves[i];
+}
+
+/* Refuses a block whose bucket is full. */
+static void refuse_entry(struct batch *batch, uint32_t i)
+{
+	refuse(batch, i);
+	batch->no_entry += !batch->moves[i];
 }
 
 /* Gives a block a place, or refuses it.  The caller holds the lock. */
@@ -939,7 +958,7 @@ static int look_for_entries(struct cache_tier *tier, struct batch *batch)
 		if (rc == -EEXIST)
 			e->len = 0;
 		else if (rc == -ENOBUFS)
-			refuse(batch, i);
+			refuse_entry(batch, i);
 		else if (rc < 0)
 			return rc;
 	}
@@ -977,7 +996,7 @@ static int write_entries(struct cache_tier *tier, struct batch *batch)
 			continue;
 		rc = find_entry(tier, e->hash, &batch->blocks[i], &entry, &damaged, &moved);
 		if (rc == -ENOBUFS)
-			refuse(batch, i);
+			refuse_entry(batch, i);
 		if (rc == -ENOBUFS || rc == -EEXIST) {
 			rc = 0;
 			continue;
@@ -1016,6 +1035,7 @@ int cache_tier_put_all(struct cache_tier *tier, const struct cache_tier_block *b
 		rc = 0;
 	}
 	count(&tier->refused, batch.refused);
+	count(&tier->no_entry, batch.no_entry);
 	count(&tier->stored, batch.stored);
 	count(&tier->stored_bytes, batch.stored_bytes);
 	count(&tier->moved, batch.moved);
@@ -1056,6 +1076,7 @@ void cache_tier_stats_get(struct cache_tier *tier, struct cache_tier_stats *ret_
 		.moved = atomic_load_explicit(&tier->moved, memory_order_relaxed),
 		.moved_bytes = atomic_load_explicit(&tier->moved_bytes, memory_order_relaxed),
 		.refused = atomic_load_explicit(&tier->refused, memory_order_relaxed),
+		.no_entry = atomic_load_explicit(&tier->no_entry, memory_order_relaxed),
 	};
 }
 

@@ -10,6 +10,8 @@
  *     entry    says where a block lies; found by the hash of (identity of the dataset, file, block)
  *     bucket   one page of entries; the hash says which
  *
+ * There is one entry for each 2 KiB of the file's length, so smaller blocks use up the entries before the room.
+ *
  * Nothing in the file is trusted.  Entries and records have a checksum.  The caller gives the XXH3 of each block, from
  * the index of its dataset, and each read is verified.  So no write needs fsync(2): after kill -9 or a power cut, a
  * damaged or missing part is a miss.  A block that does not verify is counted, and its entry is removed.
@@ -76,6 +78,7 @@ struct cache_tier_stats {
 	uint64_t stored, stored_bytes; /* blocks that were written */
 	uint64_t moved, moved_bytes;   /* those of them that were there, for an earlier use */
 	uint64_t refused;              /* blocks that found no room, or the lock was not free for long */
+	uint64_t no_entry;             /* those of them for which the tier had no entry left */
 };
 
 /* How full the tier is, for all processes. */
@@ -90,10 +93,10 @@ struct cache_tier_fill {
  * size_bytes: CACHE_TIER_SIZE_MIN .. CACHE_TIER_SIZE_MAX.  A tier of another size, or one whose header is damaged, is
  * made anew, and what it held is gone.
  * Returns 0, -EINVAL (size_bytes is out of range), -EBUSY (the tier has another size and another process uses it),
- * -ENOENT (there is no such directory), -EPERM (the file belongs to another user, or others may read or write it, or it
- * is no regular file), -ENOSPC (the tier knows CACHE_TIER_DATASETS_MAX datasets, and all of them are in use),
- * -ETIMEDOUT (for 10 s, another process has been opening the tier), -ENOMEM, or an error of a system call; err says it
- * in a sentence. */
+ * -ENOENT (there is no such directory), -EPERM or -EACCES (the file belongs to another user), -EPERM (others may read
+ * or write it, or it is no regular file), -ENOSPC (the tier knows CACHE_TIER_DATASETS_MAX datasets, and all of them are
+ * in use), -ETIMEDOUT (for 10 s, another process has been opening the tier), -ENOMEM, or an error of a system call; err
+ * says it in a sentence. */
 int cache_tier_open(const char *dir, uint64_t size_bytes, const uint8_t identity[CACHE_TIER_IDENTITY],
         struct base_err *err, struct cache_tier **ret_tier);
 /* Closes the tier; its claims end.  NULL is fine. */

@@ -314,6 +314,7 @@ int prefetch_tier_fill(
 		prefetch_io_tier_stats(f.io, &stats);
 		f.done.held_bytes = stats.blocks.hit_bytes + stats.blocks.stored_bytes;
 		f.done.stored_bytes = stats.blocks.stored_bytes;
+		f.done.no_entry = stats.blocks.no_entry > 0;
 		if (rc == 0 && f.rc < 0)
 			rc = say(&f, err);
 		if (rc == 0 && stats.off)

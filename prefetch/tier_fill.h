@@ -34,6 +34,7 @@ struct prefetch_tier_filled {
 	uint64_t bad_blocks;    /* blocks of the dataset whose checksum is wrong; they are not stored */
 	uint32_t bad_file;      /* the file of the first of them */
 	bool full;              /* the tier has no room for more */
+	bool no_entry;          /* the tier had no entry left for some blocks */
 };
 
 /* Fills the tier until it has all or is full.

@@ -616,6 +616,19 @@ static void a_missing_directory_has_a_next_step(void **state)
 	assert_non_null(strstr(err.text, step));
 }
 
+static void a_file_of_another_user_is_named_as_such(void **state)
+{
+	struct cache_tier *tier = opened(one);
+	struct base_err err = { 0 };
+	(void)state;
+	cache_tier_close(tier);
+	if (chown(tier_file, 12345, (gid_t)-1) < 0)
+		skip();
+	assert_int_equal(cache_tier_open(tier_dir, SIZE, one, &err, &tier), -EPERM);
+	assert_non_null(strstr(err.text, "belongs to user 12345"));
+	assert_null(strstr(err.text, "remove"));
+}
+
 static void a_file_that_others_can_read_or_that_is_a_link_is_refused(void **state)
 {
 	struct cache_tier *tier = opened(one);
@@ -847,6 +860,7 @@ int main(void)
 		TEST(datasets_are_listed_and_removed),
 		TEST(hits_of_all_processes_are_listed),
 		TEST(a_full_tier_is_told_for_blocks_that_found_no_room),
+		TEST(a_file_of_another_user_is_named_as_such),
 		TEST(a_file_that_others_can_read_or_that_is_a_link_is_refused),
 	};
 	return cmocka_run_group_tests_name("cache/tier", tests, NULL, NULL);

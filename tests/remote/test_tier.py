@@ -370,7 +370,7 @@ def test_the_tool_shows_verifies_and_removes(stored, scratch, http_store, mount)
     ("tier=/tmp", "tier_size is missing"),
     ("tier_size=1G", "tier is missing"),
     ("tier=/tmp,tier_size=1M", "from 64M to 64T"),
-    ("tier=/nowhere/at/all,tier_size=64M", "No such file"),
+    ("tier=/nowhere/at/all,tier_size=64M", "there is no directory"),
 ])
 def test_a_tier_that_cannot_be_is_refused(given, said, stored, scratch, build_dir):
     (scratch / "mnt").mkdir()

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddpfs warm`: a tier is filled without a mount, each byte is fetched once, and mounts find everything there."""
 
+import io
 import json
 import signal
 import subprocess
+import tarfile
 import time
 
 import pytest
@@ -115,6 +117,27 @@ def test_a_dataset_that_is_larger_than_the_tier(build_dir, scratch, http_store):
     assert done["fetched_bytes"] < 1.3 * done["held_bytes"]  # it ends when the tier is full
 
 
+def test_small_files_use_up_the_entries_of_a_tier(build_dir, scratch, http_store):
+    with tarfile.open(scratch / "small.tar", "w") as tar:
+        for i in range(40_000):
+            member = tarfile.TarInfo(f"{i:05}.bin")
+            member.size = 16
+            tar.addfile(member, io.BytesIO(b"%16d" % i))
+    tools.mkshard("pack", scratch / "small.tar", http_store.root / "small")
+    (scratch / "tier").mkdir()
+    ran = subprocess.run(command(scratch, f"{http_store.url}/small"), capture_output=True, text=True, timeout=200)
+    done = json.loads(ran.stdout)
+    assert ran.returncode == 0 and "no entry left for some blocks" in ran.stderr and done["full"]
+    assert 0.9 * 32_768 * 16 < done["held_bytes"] <= 32_768 * 16
+
+
+def test_options_that_choose_samples_are_said_to_have_no_effect(stored, scratch):
+    ran = subprocess.run(command(scratch, stored[0], ",rank=0,world=2"), capture_output=True, text=True, timeout=200)
+    done = json.loads(ran.stdout)
+    assert ran.returncode == 0 and "rank, world, groups and subdir have no effect" in ran.stderr
+    assert done["held_bytes"] == done["dataset_bytes"]
+
+
 def test_wrong_bytes_are_named_and_not_stored(stored, scratch, http_store):
     url, files, _ = stored
     shard = max(http_store.root.glob("train/shard-*"), key=lambda path: path.stat().st_size)
@@ -139,7 +162,7 @@ def test_a_store_that_is_away(stored, scratch, http_store):
 
 @pytest.mark.parametrize("given, status, said", [
     ("view=all", 2, "option tier is missing"), ("tier={}", 1, "add tier_size=SIZE"),
-    ("tier=/nowhere/at/all,tier_size=64M", 1, "No such file")])
+    ("tier=/nowhere/at/all,tier_size=64M", 1, "there is no directory")])
 def test_what_is_missing_is_said(given, status, said, stored, scratch):
     ran = tools.ddpfs("warm", stored[0], "-o", given.format(scratch / "tier"), check=False)
     assert ran.returncode == status and said in ran.stderr

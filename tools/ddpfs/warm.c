@@ -17,6 +17,11 @@
 #include "tools/common/progress.h"
 #include "tools/ddpfs/ddpfs.h"
 
+/* The options of a mount that choose samples. */
+enum {
+	CHOOSING = VIEW_OPTIONS_SET_RANK | VIEW_OPTIONS_SET_WORLD | SHARD_STATE_SET_GROUPS | SHARD_STATE_SET_SUBDIR,
+};
+
 struct arguments {
 	struct options options; /* as for a mount, so that a mount's -o text works unchanged */
 	const char *dataset;
@@ -116,7 +121,8 @@ static int print_json(uint64_t bytes, const struct prefetch_tier_filled *done)
 {
 	json_t *object = json_pack("{s:I, s:I, s:I, s:I, s:I, s:b}", "dataset_bytes", (json_int_t)bytes, "held_bytes",
 	        (json_int_t)done->held_bytes, "fetched_bytes", (json_int_t)done->fetched_bytes, "stored_bytes",
-	        (json_int_t)done->stored_bytes, "bad_blocks", (json_int_t)done->bad_blocks, "full", (int)done->full);
+	        (json_int_t)done->stored_bytes, "bad_blocks", (json_int_t)done->bad_blocks, "full",
+	        (int)(done->full || done->no_entry));
 	int rc = json_dumpf(object, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
 	json_decref(object);
 	putchar('\n');
@@ -134,8 +140,12 @@ static int report(const struct arguments *a, uint64_t bytes, const struct prefet
 		        base_format_size(bytes, all), base_format_size(done->fetched_bytes, fetched));
 	if (done->full)
 		cli_note("the tier is full: a larger tier_size holds more");
+	else if (done->no_entry)
+		cli_note("the tier has no entry left for some blocks (one for each 2 KiB of tier_size): a larger "
+		         "tier_size, or a dataset with larger files, holds more");
 	else if (done->held_bytes < bytes)
-		return cli_failf("the disk of the tier was too slow for some blocks: run the same command again");
+		return cli_failf("some blocks are not in the tier, because its disk is slow or another process held "
+		                 "its lock: run the same command again");
 	return CLI_DONE;
 }
 
@@ -159,6 +169,8 @@ int ddpfs_warm(int argc, char **argv)
 	cli_parse(&line, argc, argv, &a);
 	if (!a.options.fs.tier_dir)
 		cli_usage("option tier is missing: add -o tier=DIR, a directory on a local disk");
+	if (a.options.view.set & CHOOSING)
+		cli_note("the tier is filled with the whole dataset: rank, world, groups and subdir have no effect");
 	catch_signals();
 	int rc = run(&a, &err, &bytes, &done);
 	options_done(&a.options);
