@@ -11,6 +11,7 @@ import random
 import socket
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -412,6 +413,11 @@ def test_a_sampler_that_fails_fails_as_without(place, recorder):
             read(loader)
 
 
+def a_while():
+    """Time for the copy to find out that there are no files: an epoch of 40 numbers ends sooner."""
+    time.sleep(0.5)
+
+
 @pytest.mark.parametrize("dataset", ["numbers", "other files"])
 def test_other_datasets_have_no_announcement(scratch, recorder, dataset):
     made = list(range(40))
@@ -423,7 +429,7 @@ def test_other_datasets_have_no_announcement(scratch, recorder, dataset):
     loader = ddpfs.torch.follow(DataLoader(made, 4, shuffle=True))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        wait_until(lambda: sorted(read(loader)) == list(range(40)) and caught, "a warning")
+        wait_until(lambda: sorted(read(loader, a_while)) == list(range(40)) and caught, "a warning")
         for _ in range(3):
             assert sorted(read(loader)) == list(range(40))
     assert not recorder.told
@@ -442,7 +448,7 @@ def test_paths_of_no_mount_are_warned_of_once(scratch, recorder, kind):
     loader = ddpfs.torch.follow(DataLoader(list(range(40)) if kind == "map" else Stream(), 4), paths=given)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        wait_until(lambda: read(loader) == list(range(40)) and caught, "a warning")
+        wait_until(lambda: read(loader, a_while) == list(range(40)) and caught, "a warning")
         for _ in range(3):
             assert read(loader) == list(range(40))
     assert len(caught) == 1 and "paths= gave no path below a ddpfs mountpoint" in str(caught[0].message)
