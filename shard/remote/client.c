@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <strings.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -200,6 +201,14 @@ static int check_range(const struct transfer *t, const char *range)
 	return 0;
 }
 
+/* Returns the seconds that Retry-After names, as a number or as a date (RFC 9110, 10.2.3): 0 .. 120. */
+static uint64_t retry_after_s(const char *value)
+{
+	time_t now = time(NULL), date = isdigit((unsigned char)*value) ? 0 : curl_getdate(value, NULL);
+	uint64_t seconds = date == 0 ? strtoul(value, NULL, 10) : date > now ? (uint64_t)(date - now) : 0;
+	return seconds < 120 ? seconds : 120;
+}
+
 static size_t on_header(char *line, size_t size, size_t n, void *arg)
 {
 	struct transfer *t = arg;
@@ -214,8 +223,7 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
 		t->refused = check_range(t, value);
 		t->ranged = true;
 	} else if (value_of(line, len, "retry-after", value, sizeof(value))) {
-		unsigned long seconds = strtoul(value, NULL, 10); /* a date counts as 0 */
-		t->retry_after_ns = (seconds < 120 ? seconds : 120) * S;
+		t->retry_after_ns = retry_after_s(value) * S;
 	} else if (!value_of(line, len, "etag", t->etag, sizeof(t->etag)) &&
 	           !value_of(line, len, "last-modified", t->modified, sizeof(t->modified))) {
 		value_of(line, len, "x-amz-bucket-region", t->region, sizeof(t->region));

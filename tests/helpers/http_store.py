@@ -6,6 +6,7 @@ Faults are set while it runs (`store.set(latency_ms=20, p503=0.05)`):
     latency_ms      before each answer
     tail, tail_ms   share of answers that are tail_ms later
     p503, p429      share of answers with that status; 429 says Retry-After: 1
+    retry_date      1: Retry-After is a date, 2 s later
     each_503        every n-th answer has status 503
     at_once         requests that are served at the same time; more get status 503
     rate            requests that are served in a second; more get status 503
@@ -170,7 +171,8 @@ class Handler(BaseHTTPRequestHandler):
         if chance() < fault("p503") or self.every("each_503"):
             return self.refuse(503)
         if chance() < fault("p429"):
-            return self.refuse(429, Retry_After="1")
+            later = email.utils.formatdate(time.time() + 2, usegmt=True)
+            return self.refuse(429, Retry_After=later if fault("retry_date") else "1")
         signed_by = self.headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
         if fault("key") and signed_by not in fault("key").split():
             return self.refuse(403, body=b"<Error><Code>ExpiredToken</Code></Error>")

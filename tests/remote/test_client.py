@@ -59,9 +59,10 @@ def test_bodies_that_were_cut_continue_where_they_ended(http_store, object_bytes
     assert stats["retries"] > 0 and stats["wasted_bytes"] <= stats["hedged"] << 20, stats
 
 
-def test_a_store_that_names_a_time_is_not_asked_before(http_store, object_bytes, read):
-    """Retry-After: 1.  Without it the first pauses are milliseconds."""
-    http_store.set(p429=1)
+@pytest.mark.parametrize("date", [0, 1], ids=["seconds", "date"])
+def test_a_store_that_names_a_time_is_not_asked_before(date, http_store, object_bytes, read):
+    """Retry-After: 1, or a date.  Without it the first pauses are milliseconds."""
+    http_store.set(p429=1, retry_date=date)
     back = subprocess.Popen(["bash", "-c", f"sleep 3.5; echo '{{}}' > '{http_store.faults}'"])
     try:
         data, stats, _ = read(chunk=SIZE, depth=1)
