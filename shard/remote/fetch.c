@@ -96,15 +96,24 @@ static void take_value(const char *line, size_t len, const char *name, char *roo
 	}
 }
 
+static void take_size(const char *text, uint64_t *size)
+{
+	if (isdigit((unsigned char)*text))
+		*size = strtoull(text, NULL, 10);
+	else if (*text)
+		*size = UINT64_MAX; /* "*": the server does not know it */
+}
+
 static size_t take_header(char *line, size_t size, size_t n, void *arg)
 {
 	struct remote_answer *answer = arg;
 	char number[64] = "", range[64] = "";
 	take_value(line, size * n, "content-length", number, sizeof(number));
 	take_value(line, size * n, "content-range", range, sizeof(range));
-	const char *slash = strchr(range, '/');
-	if (slash || *number)
-		answer->size = strtoull(slash ? slash + 1 : number, NULL, 10);
+	const char *slash = strchr(range, '/'), *text = slash ? slash + 1 : number;
+	if (slash || !answer->ranged) /* the two may come in any order */
+		take_size(text, &answer->size);
+	answer->ranged = answer->ranged || slash;
 	take_value(line, size * n, "etag", answer->etag, sizeof(answer->etag));
 	take_value(line, size * n, "last-modified", answer->modified, sizeof(answer->modified));
 	take_value(line, size * n, "x-amz-bucket-region", answer->region, sizeof(answer->region));
@@ -166,7 +175,7 @@ int remote_fetch(const struct remote_fetch *fetch, struct base_err *err, struct 
 	CURL *handle = rc == 0 ? curl_easy_init() : NULL;
 	if (!handle)
 		return base_err_set(err, -ENOMEM, "libcurl cannot start: out of memory");
-	struct remote_answer answer = { .body = NULL };
+	struct remote_answer answer = { .size = UINT64_MAX };
 	rc = run(handle, fetch, err, &answer);
 	curl_easy_cleanup(handle);
 	if (rc == 0 && !answer.body && !(answer.body = calloc(1, 1)))

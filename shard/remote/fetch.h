@@ -6,6 +6,7 @@
 #define DDPFS_SHARD_REMOTE_FETCH_H
 
 #include <curl/curl.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,10 +28,12 @@ struct remote_fetch {
 };
 
 struct remote_answer {
-	long status;       /* 200, 404, ... */
-	char *body;        /* NUL-terminated; owned */
-	size_t body_len;   /* bytes, without the NUL */
-	uint64_t size;     /* Content-Length of the answer, or the size behind '/' of its Content-Range */
+	long status;     /* 200, 404, ... */
+	char *body;      /* NUL-terminated; owned */
+	size_t body_len; /* bytes, without the NUL */
+	/* Content-Length of the answer, or the size behind '/' of its Content-Range; UINT64_MAX: it does not say. */
+	uint64_t size;
+	bool ranged;       /* it has a Content-Range */
 	char etag[256];    /* with its quotes; "": none */
 	char modified[64]; /* Last-Modified; "": none */
 	char region[64];   /* x-amz-bucket-region; "": none */

@@ -288,24 +288,6 @@ static int take_latest(const char *dir, const char *name, int rc, struct base_er
 	return 0;
 }
 
-/* An answer to HEAD has no body, which says why; so the request is made again with GET. */
-static int refuse(struct remote_store *store, const char *key, struct remote_answer *head, struct base_err *err)
-{
-	struct remote_answer answer;
-	int rc = remote_store_ask(
-	        store, &(struct remote_request){ .method = "GET", .key = key }, HEAD_TIMEOUT_S, NULL, &answer);
-	if (rc == 0 && answer.status >= 300) {
-		rc = remote_store_refusal(store, key, &answer, err);
-		remote_answer_done(&answer);
-	} else {
-		if (rc == 0)
-			remote_answer_done(&answer);
-		rc = remote_store_refusal(store, key, head, err);
-	}
-	remote_answer_done(head);
-	return rc;
-}
-
 int remote_index_open(
         struct remote_store *store, const char *object, struct base_err *err, char **ret_path, int *ret_fd)
 {
@@ -318,16 +300,14 @@ int remote_index_open(
 		return rc;
 	name_of(store, object, name);
 	struct remote_answer head;
-	rc = remote_store_ask(
-	        store, &(struct remote_request){ .method = "HEAD", .key = key }, HEAD_TIMEOUT_S, err, &head);
-	if (rc == 0 && head.status >= 500) {
+	rc = remote_store_head(store, key, HEAD_TIMEOUT_S, err, &head);
+	bool away = rc < 0 || head.status >= 500;
+	if (rc == 0 && head.status >= 300) {
 		rc = remote_store_refusal(store, key, &head, err);
 		remote_answer_done(&head);
 	}
 	if (rc < 0)
-		return take_latest(dir, name, rc, err, ret_path, ret_fd);
-	if (head.status >= 300)
-		return refuse(store, key, &head, err);
+		return away ? take_latest(dir, name, rc, err, ret_path, ret_fd) : rc;
 	cleanup_free char *path = NULL;
 	uint64_t version = hash_text(head.etag[0] ? head.etag : head.modified, head.size);
 	if (asprintf(&path, "%s/%s%016" PRIx64 ".index", dir, name, version) < 0)

@@ -452,6 +452,41 @@ int remote_store_ask(struct remote_store *store, const struct remote_request *re
 	}
 }
 
+/* Is there anything to learn from a GET? */
+static bool head_tells_all(const struct remote_answer *head)
+{
+	bool away = head->status == 429 || (head->status >= 500 && head->status != 501);
+	return away || (head->status < 300 && head->size != UINT64_MAX);
+}
+
+int remote_store_head(struct remote_store *store, const char *key, unsigned timeout_s, struct base_err *err,
+        struct remote_answer *ret_answer)
+{
+	struct remote_answer answer;
+	int rc = remote_store_ask(
+	        store, &(struct remote_request){ .method = "HEAD", .key = key }, timeout_s, err, &answer);
+	if (rc < 0 || head_tells_all(&answer)) {
+		if (rc == 0)
+			*ret_answer = answer;
+		return rc;
+	}
+	remote_answer_done(&answer);
+	const char *const first_byte[] = { "Range: bytes=0-0", NULL };
+	rc = remote_store_ask(store, &(struct remote_request){ .method = "GET", .key = key, .headers = first_byte },
+	        timeout_s, err, &answer);
+	if (rc < 0)
+		return rc;
+	if (answer.status == 200 && answer.size == UINT64_MAX)
+		answer.size = answer.body_len; /* all of it came */
+	if (answer.status < 300 && answer.size == UINT64_MAX) {
+		remote_answer_done(&answer);
+		return base_err_set(
+		        err, -EPROTO, "%s: the server does not say how large '%s' is", store->location.name, key);
+	}
+	*ret_answer = answer;
+	return 0;
+}
+
 /* ---- refusals ---- */
 
 /* Copies what stands behind a tag of the XML of S3's error: as "NoSuchBucket" behind "<Code>".  Empty if the answer has

@@ -65,6 +65,13 @@ int remote_store_headers(struct remote_store *store, const char *url, const stru
 int remote_store_ask(struct remote_store *store, const struct remote_request *request, unsigned timeout_s,
         struct base_err *err, struct remote_answer *ret_answer);
 
+/* Asks for an object's size, ETag and Last-Modified: by HEAD, and by GET for its first byte if the server refuses HEAD
+ * or does not say the size.  So the answer to a request that is refused has a body, which says why.
+ * Returns 0 (whatever the status is; if it is below 300, the size is known), -EPROTO (the store does not say the size),
+ * or an error of remote_store_ask. */
+int remote_store_head(struct remote_store *store, const char *key, unsigned timeout_s, struct base_err *err,
+        struct remote_answer *ret_answer);
+
 /* Says that the store refused the credentials (ExpiredToken and the like), so that they are renewed now.
  * Returns true if the credentials have changed since `since_ns` (CLOCK_MONOTONIC), or if a renewal has begun. */
 bool remote_store_renew(struct remote_store *store, uint64_t since_ns);

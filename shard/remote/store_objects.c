@@ -80,13 +80,15 @@ int remote_object_size(struct remote_store *store, const char *path, struct base
 	struct remote_answer answer;
 	int rc = key_to_read(store, path, err, key);
 	if (rc == 0)
-		rc = ask(
-		        store, &(struct remote_request){ .method = "HEAD", .key = key }, SMALL_TIMEOUT_S, err, &answer);
+		rc = remote_store_head(store, key, SMALL_TIMEOUT_S, err, &answer);
 	if (rc < 0)
 		return rc;
-	*ret_bytes = answer.size;
+	if (answer.status >= 300)
+		rc = remote_store_refusal(store, key, &answer, err);
+	else
+		*ret_bytes = answer.size;
 	remote_answer_done(&answer);
-	return 0;
+	return rc;
 }
 
 int remote_object_read(struct remote_store *store, const char *path, size_t max_bytes, struct base_err *err,

@@ -22,6 +22,8 @@ Faults are set while it runs (`store.set(latency_ms=20, p503=0.05)`):
     wrong_range     share of answers whose Content-Range is another one than was asked for
     no_range        share of answers with status 206 that have no Content-Range
     down            1: connections are closed at once
+    head_status     HEAD is answered with that status
+    no_length       1: answers have no Content-Length: to HEAD nothing says the size, to GET chunks come
     key             access keys, with spaces between, that requests must be signed with; others get 403 ExpiredToken
 
 Shares are drawn from a generator with a fixed seed: a client that asks for the same things in the same order meets the
@@ -173,6 +175,8 @@ class Handler(BaseHTTPRequestHandler):
         if chance() < fault("p429"):
             later = email.utils.formatdate(time.time() + 2, usegmt=True)
             return self.refuse(429, Retry_After=later if fault("retry_date") else "1")
+        if fault("head_status") and not body:
+            return self.refuse(fault("head_status"))
         signed_by = self.headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
         if fault("key") and signed_by not in fault("key").split():
             return self.refuse(403, body=b"<Error><Code>ExpiredToken</Code></Error>")
@@ -194,7 +198,10 @@ class Handler(BaseHTTPRequestHandler):
                 return self.refuse(416, Content_Range=f"bytes */{size}")
             status = 206
         self.send_response(status)
-        self.send_header("Content-Length", str(last - first + 1))
+        if fault("no_length"):
+            self.send_header("Transfer-Encoding", "chunked")
+        else:
+            self.send_header("Content-Length", str(last - first + 1))
         self.send_header("ETag", etag)
         self.send_header("Last-Modified", email.utils.formatdate(st.st_mtime, usegmt=True))
         if status == 206 and self.server.chance() >= fault("no_range"):
@@ -224,10 +231,12 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
                 time.sleep(fault("stall_ms") / 1e3)
                 stall = False
-            self.wfile.write(data)
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data) if fault("no_length") else data)
             left -= len(data)
             if fault("bps"):
                 time.sleep(len(data) / fault("bps"))
+        if fault("no_length"):
+            self.wfile.write(b"0\r\n\r\n")
 
 
 class Server(ThreadingHTTPServer):

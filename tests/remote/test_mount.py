@@ -39,6 +39,15 @@ def test_files_are_those_that_were_packed(stored, http_store, mount):
     assert contents(mount(url, "view=all,layout=tree,memory=64M").path) == files
 
 
+@pytest.mark.parametrize("faults", [{"head_status": 403}, {"head_status": 405}, {"head_status": 501}, {"no_length": 1},
+                                    {"no_length": 1, "whole": 1}],
+                         ids=lambda faults: "-".join(f"{name}={value}" for name, value in faults.items()))
+def test_a_server_that_tells_no_size_by_head(faults, stored, http_store):
+    url, _ = stored
+    http_store.set(**faults)
+    assert "all good" in tools.mkshard("verify", url).stdout
+
+
 def test_the_own_order_is_read_ahead(stored, http_store, mount):
     url, _ = stored
     http_store.set(latency_ms=20)
