@@ -580,7 +580,10 @@ static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 		if (read->begun_ns > now)
 			continue; /* its read got a second one in this loop */
 		uint64_t silent = now - t->progress_ns;
-		if (silent >= stall_ns) {
+		/* After each try more time: else a store that has become slower than that would never be heard. */
+		uint64_t most_ns = stall_ns << (read->tries < 4 ? read->tries : 4);
+		most_ns = most_ns < STALL_MAX_NS ? most_ns : STALL_MAX_NS;
+		if (silent >= most_ns) {
 			tell_error(c, "a transfer stopped");
 			end_transfer(t);
 			if (!read->transfers)
@@ -600,7 +603,7 @@ static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 			count(c, &c->stats.hedged, 1);
 		}
 		/* Until then only bytes that come make it slow, and they wake the thread. */
-		uint64_t wait = may && least > quiet ? least - quiet : stall_ns - silent;
+		uint64_t wait = may && least > quiet ? least - quiet : most_ns - silent;
 		next = now + wait < next ? now + wait : next;
 	}
 	return next;

@@ -15,7 +15,8 @@
  *  - Let P be the 90th percentile of the time to the first byte.  A read that gets no byte for 3 x P gets another
  *    transfer, which asks for the rest ("The Tail at Scale", Dean and Barroso 2013).  At most 3% of transfers are such.
  *    The transfer that is further on writes; bytes that arrived before are skipped.
- *  - A transfer that gets no byte for 20 x P, at least 5 s, is ended, and the read is tried again.
+ *  - A transfer that gets no byte for 20 x P, at least 5 s, is ended, and the read is tried again.  Each next try has
+ *    twice as much time, up to 60 s.
  *
  * Objects do not change: the first answer tells ETag (else Last-Modified) and size.  An answer with others is -ESTALE,
  * and requests say If-Match.

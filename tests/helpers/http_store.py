@@ -5,6 +5,7 @@ Faults are set while it runs (`store.set(latency_ms=20, p503=0.05)`):
 
     latency_ms      before each answer
     tail, tail_ms   share of answers that are tail_ms later
+    slow_from, slow_ms  from the n-th answer on each is slow_ms later
     p503, p429      share of answers with that status; 429 says Retry-After: 1
     retry_date      1: Retry-After is a date, 2 s later
     each_503        every n-th answer has status 503
@@ -118,6 +119,11 @@ class Handler(BaseHTTPRequestHandler):
             server.times[name] = server.times.get(name, 0) + 1
             return server.times[name] % n == 0
 
+    def comes_late(self):
+        with self.server.lock:
+            self.server.answered += 1
+            return 0 < self.faults()("slow_from") <= self.server.answered
+
     def flips_once(self, first, n):
         """Whether this body of `n` bytes from `first` on is one of the fault `flip_once`."""
         share, server = self.faults()("flip_once"), self.server
@@ -168,6 +174,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.throttled():
             return self.refuse(503)
         time.sleep((fault("latency_ms") + (fault("tail_ms") if chance() < fault("tail") else 0)) / 1e3)
+        if self.comes_late():
+            time.sleep(fault("slow_ms") / 1e3)
         if chance() < fault("reset"):
             return self.hang_up()
         if chance() < fault("p503") or self.every("each_503"):
@@ -255,6 +263,7 @@ def main(root, faults, log, address, port, *tls):
         server.socket = context.wrap_socket(server.socket, server_side=True)
     server.root, server.faults, server.faults_ns, server.values = os.path.realpath(root), Path(faults), 0, {}
     server.lock, server.times, server.serving, server.free_at = threading.Lock(), {}, 0, 0
+    server.answered = 0
     server.chance, server.flipped = random.Random(14).random, {}
     with open(log, "a") as server.log:
         print(server.server_address[1], flush=True)

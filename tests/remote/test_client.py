@@ -44,6 +44,13 @@ def test_all_bytes_come_in_spite_of(faults, http_store, object_bytes, read):
     assert data == object_bytes
 
 
+def test_a_store_that_becomes_much_slower_is_heard(http_store, object_bytes, read):
+    """A transfer is given up after 5 s of silence if answers took milliseconds; the last 8 take 8 s."""
+    http_store.set(slow_from=33, slow_ms=8000)
+    data, stats, errors = read(chunk=SIZE // 40 + 1, depth=8, timeout_ms=20_000)
+    assert not errors and stats["failed"] == 0 and data == object_bytes, stats
+
+
 def test_connections_that_the_kernel_does_not_watch_are_looked_at(http_store, object_bytes, read):
     data, stats, errors = read(program="remote_read_full_epoll")
     assert stats["failed"] == 0 and data == object_bytes
