@@ -378,10 +378,25 @@ static int take_objects(struct remote_store *store, const char *xml,
 	return 0;
 }
 
+/* Finds the token of the page behind this one.  A store that only knows the first version of lists says that there is
+ * more, and no token: what it lists must not pass for all. */
+static int next_token(struct remote_store *store, const char *xml, struct page *page, struct base_err *err)
+{
+	cleanup_free char *more = remote_xml_element(xml, "IsTruncated", NULL);
+	cleanup_free char *token = remote_xml_element(xml, "NextContinuationToken", NULL);
+	if (!more || strcmp(more, "true") != 0)
+		return 0; /* some name an empty token then */
+	if (token && *token)
+		page->token = parameter(xml, "NextContinuationToken", "continuation-token");
+	return page->token ? 0
+	                   : base_err_set(err, -EPROTO, "%s: the store lists only a part of the objects",
+	                             remote_store_name(store));
+}
+
 int remote_object_list(struct remote_store *store, const char *prefix,
         int (*found)(void *arg, const char *path, uint64_t bytes), void *arg, struct base_err *err)
 {
-	struct page page;
+	struct page page = { .query = NULL };
 	int rc = begin_list(store, prefix, "list-type=2", err, &page);
 	do {
 		struct remote_answer answer;
@@ -390,7 +405,8 @@ int remote_object_list(struct remote_store *store, const char *prefix,
 		if (rc < 0)
 			break;
 		rc = take_objects(store, answer.body, found, arg);
-		page.token = parameter(answer.body, "NextContinuationToken", "continuation-token");
+		if (rc == 0)
+			rc = next_token(store, answer.body, &page, err);
 		remote_answer_done(&answer);
 	} while (rc == 0 && page.token);
 	free(page.query);
@@ -415,7 +431,7 @@ static int abort_found(struct remote_store *store, const char *xml, struct base_
 
 int remote_object_abort_uploads(struct remote_store *store, const char *prefix, struct base_err *err)
 {
-	struct page page;
+	struct page page = { .query = NULL };
 	int rc = begin_list(store, prefix, "uploads", err, &page);
 	do {
 		struct remote_answer answer;

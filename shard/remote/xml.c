@@ -6,7 +6,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Replaces the five entities of XML, and numbers of bytes, in place. */
+/* Writes a character of Unicode as UTF-8.  Returns how many bytes it has: no more than its number in XML. */
+static size_t put_utf8(unsigned long number, char *to)
+{
+	if (number < 0x80) {
+		to[0] = (char)number;
+		return 1;
+	}
+	size_t n = number < 0x800 ? 2 : number < 0x10000 ? 3 : 4;
+	for (size_t i = n; i-- > 1; number >>= 6)
+		to[i] = (char)(0x80 | (number & 0x3f));
+	to[0] = (char)((0xf00UL >> n) | number);
+	return n;
+}
+
+/* Replaces the five entities of XML, and numbers of characters, in place. */
 static void decode(char *text)
 {
 	static const struct {
@@ -25,10 +39,12 @@ static void decode(char *text)
 		}
 		if (strncmp(from, "&#", 2) == 0) {
 			char *end = NULL;
-			long number = from[2] == 'x' ? strtol(from + 3, &end, 16) : strtol(from + 2, &end, 10);
-			if (number > 0 && number < 128 && *end == ';') {
-				c = (char)number;
-				used = (size_t)(end + 1 - from);
+			unsigned long number =
+			        from[2] == 'x' ? strtoul(from + 3, &end, 16) : strtoul(from + 2, &end, 10);
+			if (number > 0 && number <= 0x10ffff && *end == ';') {
+				to += put_utf8(number, to);
+				from = end + 1;
+				continue;
 			}
 		}
 		*to++ = c;

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import tarfile
+import threading
 import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,51 @@ def test_a_name_that_is_no_tar_of_the_dataset_is_said(name, said, s3):
 def test_a_prefix_without_tars_is_said(s3):
     put(s3, {"README.md": b"no tar"})
     assert "holds no shards" in fails("index", URL)
+
+
+@pytest.fixture
+def lists(monkeypatch):
+    """A store that answers every list with `body`, and has no objects."""
+    class Lists(BaseHTTPRequestHandler):
+        def do_GET(self):
+            listed = "list-type" in self.path
+            self.send_response(200 if listed else 404)
+            self.end_headers()
+            self.wfile.write(server.body.encode() if listed else b"<Error><Code>NoSuchKey</Code></Error>")
+
+        def do_HEAD(self):
+            self.send_response(404)
+            self.end_headers()
+
+        def log_message(self, *_arguments):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Lists) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("DDPFS_S3_ANONYMOUS", "1")
+        yield server
+        server.shutdown()
+
+
+LISTED = "<ListBucketResult>{}<Contents><Key>wds/{}</Key><Size>10240</Size></Contents></ListBucketResult>"
+
+
+@pytest.mark.parametrize("token", ["", "<NextContinuationToken/>", "<NextContinuationToken></NextContinuationToken>"])
+def test_a_part_of_a_list_does_not_pass_for_all(token, lists):
+    """As of a store that only knows the first version of lists."""
+    lists.body = LISTED.format("<IsTruncated>true</IsTruncated>" + token, "a.tar")
+    assert "the store lists only a part of the objects" in fails("index", URL)
+
+
+def test_a_list_ends_with_an_empty_token(lists):
+    lists.body = LISTED.format("<IsTruncated>false</IsTruncated><NextContinuationToken></NextContinuationToken>", "README")
+    assert "holds no shards" in fails("index", URL)
+
+
+def test_names_in_a_list_may_be_numbers_of_unicode(lists):
+    lists.body = LISTED.format("<IsTruncated>false</IsTruncated>", "&#233;&#x1F431;&#x20ac;&#65;.tar")
+    assert "'s3://data/wds/é🐱€A.tar'" in fails("index", "--timeout=5", URL)
 
 
 def test_tars_in_a_store_need_a_dataset_in_the_store(s3, scratch):
