@@ -214,7 +214,7 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
 	struct transfer *t = arg;
 	char value[256];
 	size_t len = size * n;
-	if (len > 5 && strncmp(line, "HTTP/", 5) == 0) { /* the next answer, behind "100 Continue" */
+	if (len > 5 && strncmp(line, "HTTP/", 5) == 0) { /* the next answer, behind a redirect or "100 Continue" */
 		t->refused = 0;
 		t->ranged = false;
 		t->retry_after_ns = 0;
@@ -352,6 +352,9 @@ static int prepare(struct transfer *t)
 	if (!t->easy)
 		return -ENOMEM;
 	remote_curl_common(t->easy, remote_store_ca_bundle(c->store));
+	const struct remote_location *location = remote_store_location(c->store);
+	if (!location->bucket) /* a signature is for one host, and its token is a secret */
+		remote_curl_follow(t->easy, location->origin);
 	curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t);
 	curl_easy_setopt(t->easy, CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
 	curl_easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, on_body);
@@ -495,9 +498,9 @@ static int judge(struct transfer *t, CURLcode code)
 	if (code != CURLE_OK && code != CURLE_WRITE_ERROR) {
 		/* TLS that cannot be trusted does not heal, unless it worked before. */
 		int rc = remote_curl_errno(code);
-		snprintf(text, sizeof(text), "%s", curl_easy_strerror(code));
-		tell_error(c, text);
-		return rc == -EKEYREJECTED && !c->answered_ns ? rc : -EAGAIN;
+		tell_error(c, remote_curl_reason(code));
+		bool lasts = rc == -ELOOP || rc == -EPROTONOSUPPORT || (rc == -EKEYREJECTED && !c->answered_ns);
+		return lasts ? rc : -EAGAIN;
 	}
 	if (t->status == 206 || t->status == 200)
 		return -EAGAIN;

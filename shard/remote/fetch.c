@@ -44,6 +44,10 @@ int remote_curl_errno(CURLcode code)
 		return -ENOMEM;
 	case CURLE_FILESIZE_EXCEEDED:
 		return -EFBIG;
+	case CURLE_TOO_MANY_REDIRECTS:
+		return -ELOOP;
+	case CURLE_UNSUPPORTED_PROTOCOL:
+		return -EPROTONOSUPPORT;
 	default:
 		return -EIO;
 	}
@@ -55,12 +59,28 @@ void remote_curl_common(CURL *handle, const char *ca_bundle)
 	curl_easy_setopt(handle, CURLOPT_PATH_AS_IS, 1L);
 	curl_easy_setopt(handle, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
 	curl_easy_setopt(handle, CURLOPT_PROTOCOLS_STR, "http,https");
-	curl_easy_setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
 	curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, 10L);
 	curl_easy_setopt(handle, CURLOPT_TCP_KEEPALIVE, 1L);
 	curl_easy_setopt(handle, CURLOPT_USERAGENT, "ddpfs/" DDPFS_VERSION);
 	if (ca_bundle)
 		curl_easy_setopt(handle, CURLOPT_CAINFO, ca_bundle);
+}
+
+void remote_curl_follow(CURL *handle, const char *url)
+{
+	bool tls = strncasecmp(url, "https:", 6) == 0;
+	curl_easy_setopt(handle, CURLOPT_FOLLOWLOCATION, 1L);
+	curl_easy_setopt(handle, CURLOPT_MAXREDIRS, (long)REMOTE_REDIRECTS_MAX);
+	curl_easy_setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR, tls ? "https" : "http,https");
+}
+
+const char *remote_curl_reason(CURLcode code)
+{
+	if (code == CURLE_TOO_MANY_REDIRECTS)
+		return "the server redirects again and again";
+	if (code == CURLE_UNSUPPORTED_PROTOCOL)
+		return "the server redirects to another scheme; from https only https is followed";
+	return curl_easy_strerror(code);
 }
 
 static size_t take_body(char *data, size_t size, size_t n, void *arg)
@@ -108,6 +128,11 @@ static size_t take_header(char *line, size_t size, size_t n, void *arg)
 {
 	struct remote_answer *answer = arg;
 	char number[64] = "", range[64] = "";
+	if (size * n > 5 && strncmp(line, "HTTP/", 5) == 0) { /* the next answer, behind a redirect or "100 Continue" */
+		answer->size = UINT64_MAX;
+		answer->ranged = false;
+		answer->etag[0] = answer->modified[0] = answer->region[0] = 0;
+	}
 	take_value(line, size * n, "content-length", number, sizeof(number));
 	take_value(line, size * n, "content-range", range, sizeof(range));
 	const char *slash = strchr(range, '/'), *text = slash ? slash + 1 : number;
@@ -159,14 +184,18 @@ static int run(CURL *handle, const struct remote_fetch *fetch, struct base_err *
 		curl_easy_setopt(handle, CURLOPT_XFERINFOFUNCTION, on_progress);
 		curl_easy_setopt(handle, CURLOPT_XFERINFODATA, &fetch);
 	}
+	if (fetch->follow)
+		remote_curl_follow(handle, fetch->url);
 	set_method(handle, fetch);
 	CURLcode code = curl_easy_perform(handle);
 	curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &answer->status);
 	if (code == CURLE_OK)
 		return 0;
 	int rc = code == CURLE_WRITE_ERROR ? -EFBIG : remote_curl_errno(code);
+	/* Of a redirect libcurl's own words may have the next URL's query, which may hold a signature. */
+	bool own = !*detail || (fetch->follow && (rc == -ELOOP || rc == -EPROTONOSUPPORT));
 	return base_err_set(err, rc, "%.*s: %s", (int)strcspn(fetch->url, "?"), fetch->url,
-	        *detail ? detail : curl_easy_strerror(code));
+	        own ? remote_curl_reason(code) : detail);
 }
 
 int remote_fetch(const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer)

@@ -12,7 +12,10 @@
 
 #include "shard/base/err.h"
 
-enum { REMOTE_FETCH_MAX = 8 << 20 }; /* bytes of a body that is kept; a list of 1,000 objects has about 1 MiB */
+enum {
+	REMOTE_FETCH_MAX = 8 << 20, /* bytes of a body that is kept; a list of 1,000 objects has about 1 MiB */
+	REMOTE_REDIRECTS_MAX = 5,   /* of one request */
+};
 
 struct remote_fetch {
 	const char *method;         /* "GET", "PUT", "POST", "HEAD" or "DELETE" */
@@ -21,6 +24,7 @@ struct remote_fetch {
 	const void *body;           /* of PUT and POST; may be NULL if body_len is 0 */
 	size_t body_len;            /* bytes */
 	long timeout_s;             /* for all of it */
+	bool follow;                /* redirects: remote_curl_follow() */
 	const char *ca_bundle;      /* a file of certificates; NULL: the system's */
 	/* Called about once a second while nothing of the answer has come; NULL: nobody wants to know. */
 	void (*silent)(void *arg);
@@ -44,7 +48,8 @@ int remote_fetch_init(void);
 
 /* Sends a request and waits for the answer.  An answer with a status of 300 or more is not an error here.
  * Returns 0, and an answer for remote_answer_done; -ETIMEDOUT, -ECONNREFUSED, -EHOSTUNREACH (the name is not known),
- * -EKEYREJECTED (the server's certificate is not trusted), -EFBIG (the body exceeds REMOTE_FETCH_MAX), -EIO, -ENOMEM,
+ * -EKEYREJECTED (the server's certificate is not trusted), -EFBIG (the body exceeds REMOTE_FETCH_MAX), -ELOOP (too many
+ * redirects), -EPROTONOSUPPORT (a redirect to another scheme), -EIO, -ENOMEM,
  * with a sentence that has the URL's host and not its query. */
 int remote_fetch(const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer);
 void remote_answer_done(struct remote_answer *answer);
@@ -52,7 +57,12 @@ void remote_answer_done(struct remote_answer *answer);
 /* Returns the -errno for a result of libcurl; 0 for CURLE_OK. */
 int remote_curl_errno(CURLcode code);
 
-/* Sets what all transfers have in common: TLS verified, no redirects to other schemes, no signals, HTTP/1.1. */
+/* Sets what all transfers have in common: TLS verified, no redirects, no signals, HTTP/1.1. */
 void remote_curl_common(CURL *handle, const char *ca_bundle);
+/* Makes a transfer follow up to REMOTE_REDIRECTS_MAX redirects, from https only to https.  Only for requests without a
+ * secret: the next server gets the same headers. */
+void remote_curl_follow(CURL *handle, const char *url);
+/* Returns a sentence for a result of libcurl. */
+const char *remote_curl_reason(CURLcode code);
 
 #endif

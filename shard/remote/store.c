@@ -405,6 +405,7 @@ static int ask_once(struct asking *asking, const struct remote_request *request,
 	                          .body = request->body,
 	                          .body_len = request->body_len,
 	                          .timeout_s = (long)timeout_s,
+	                          .follow = !store->s3,
 	                          .ca_bundle = store->settings.ca_bundle,
 	                          /* A body that is sent, and what the store makes of it, takes its time. */
 	                          .silent = request->body_len ? NULL : on_silence,

@@ -22,6 +22,10 @@ Faults are set while it runs (`store.set(latency_ms=20, p503=0.05)`):
     bps             bytes a second of one connection
     wrong_range     share of answers whose Content-Range is another one than was asked for
     no_range        share of answers with status 206 that have no Content-Range
+    redirect        each request without a query is answered with that status: to the same path with a query that holds
+                    for 2 s; later it gets 403
+    redirect_to     what stands before that path: "http://HOST:PORT"; else the Location begins with '/'
+    redirect_loop   1: the query counts for nothing
     down            1: connections are closed at once
     head_status     HEAD is answered with that status
     no_length       1: answers have no Content-Length: to HEAD nothing says the size, to GET chunks come
@@ -183,6 +187,13 @@ class Handler(BaseHTTPRequestHandler):
         if chance() < fault("p429"):
             later = email.utils.formatdate(time.time() + 2, usegmt=True)
             return self.refuse(429, Retry_After=later if fault("retry_date") else "1")
+        if fault("redirect"):
+            path, _, until = self.path.partition("?until=")
+            if not until or fault("redirect_loop"):
+                to = f"{fault('redirect_to') or ''}{path}?until={time.time() + 2}"
+                return self.refuse(fault("redirect"), body=b"moved", Location=to, ETag='"of the redirect"')
+            if float(until) < time.time():
+                return self.refuse(403, body=b"expired")
         if fault("head_status") and not body:
             return self.refuse(fault("head_status"))
         signed_by = self.headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]

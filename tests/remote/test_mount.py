@@ -48,6 +48,33 @@ def test_a_server_that_tells_no_size_by_head(faults, stored, http_store):
     assert "all good" in tools.mkshard("verify", url).stdout
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("host", ["", "http://localhost"])
+def test_redirects_are_followed(status, host, stored, http_store, mount):
+    """As the resolve URLs of a hub: each to a signed URL that expires, of another host or of the same."""
+    url, files = stored
+    http_store.set(redirect=status, redirect_to=host and f"{host}:{http_store.port}")
+    m = mount(url, "view=all,layout=tree,memory=64M")
+    names = sorted(files)
+    assert all((m.path / name).read_bytes() == files[name] for name in names[:50])
+    time.sleep(2.5)  # what was signed before has expired
+    assert contents(m.path) == files
+
+
+def test_a_loop_of_redirects_is_said_at_once(stored, http_store, mount):
+    url, _ = stored
+    m = mount(url, "view=all,layout=tree,memory=64M,timeout=60")
+    http_store.set(redirect=302, redirect_loop=1)
+    begin = time.monotonic()
+    with pytest.raises(OSError) as error:
+        (m.path / FILE).read_bytes()
+    assert error.value.errno == errno.EIO and time.monotonic() - begin < 30
+    assert tools.stat_json(m.path)["store_error"] == "the server redirects again and again"
+    assert "the server redirects again and again" in tools.mkshard("info", url).stderr  # it takes the copy of the index
+    http_store.set()
+    (m.path / FILE).read_bytes()
+
+
 def test_the_own_order_is_read_ahead(stored, http_store, mount):
     url, _ = stored
     http_store.set(latency_ms=20)
@@ -303,6 +330,21 @@ def tls_store(scratch):
     with HttpStore(scratch / "tls", scratch, tls=(certificate, key)) as store:
         store.root, store.certificate = scratch / "tls", certificate
         yield store
+
+
+def test_https_is_not_left(tls_store, http_store, scratch, monkeypatch):
+    datasets.write_tree(scratch / "source", classes=1, per_class=10)
+    tools.mkshard("pack", scratch / "source", tls_store.root / "train")
+    shutil.copytree(tls_store.root / "train", http_store.root / "train")
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tls_store.certificate))
+    tls_store.set(redirect=302)
+    assert "all good" in tools.mkshard("verify", f"{tls_store.url}/train").stdout
+    tls_store.set(redirect=302, redirect_to=http_store.url)
+    before = len(tls_store.answers())  # the two servers of this test write one log
+    monkeypatch.setenv("DDPFS_INDEX_DIR", str(scratch / "others"))  # no copy of the index is there
+    done = tools.run([tools.tool("mkshard"), "info", f"{tls_store.url}/train"], check=False)
+    assert done.returncode == 1 and "redirects to another scheme" in done.stderr and "until=" not in done.stderr
+    assert {answer[0] for answer in http_store.answers()[before:]} == {"302"}
 
 
 def test_https_is_verified(tls_store, scratch, mount, monkeypatch):
