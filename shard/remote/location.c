@@ -80,11 +80,13 @@ int remote_location_parse(const char *name, struct base_err *err, struct remote_
 	const char *rest = name + scheme;
 	bool s3 = scheme == strlen("s3://");
 	const char *wrong = scheme ? fault(name, rest, s3) : "it begins with neither s3:// nor https:// nor http://";
-	if (wrong)
-		return base_err_set(
-		        err, -EINVAL, "%s: not a dataset: %s", base_err_quote(name, quoted, sizeof(quoted)), wrong);
-
 	size_t host_len = strcspn(rest, "/"), len = strlen(name);
+	if (wrong) {
+		/* A message may be logged: it has no password. */
+		const char *host = memrchr(rest, '@', host_len);
+		return base_err_set(err, -EINVAL, "%s: not a dataset: %s",
+		        base_err_quote(host ? host + 1 : name, quoted, sizeof(quoted)), wrong);
+	}
 	while (len > scheme + host_len && name[len - 1] == '/')
 		len--;
 	const char *path = rest + host_len + strspn(rest + host_len, "/");

@@ -75,6 +75,13 @@ def test_a_loop_of_redirects_is_said_at_once(stored, http_store, mount):
     (m.path / FILE).read_bytes()
 
 
+@pytest.mark.parametrize("command", ["mkshard info", "mkshard verify", "ddpfs order -o rank=0,world=1"])
+def test_a_password_in_a_name_is_not_printed(command, build_dir):
+    program, *words = command.split()
+    done = tools.run([tools.tool(program), *words, "https://me:s3cr3t@host/train"], check=False)
+    assert done.returncode != 0 and "a user or password in the name" in done.stderr and "s3cr3t" not in done.stderr
+
+
 def test_the_own_order_is_read_ahead(stored, http_store, mount):
     url, _ = stored
     http_store.set(latency_ms=20)
