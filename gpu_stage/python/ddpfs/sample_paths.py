@@ -204,6 +204,7 @@ class Trial:
         """in_lists: the dataset takes lists of indices."""
         self._dataset, self._places, self._in_lists = dataset, places, in_lists
         self._shared, self._seen, self._stop, self._active = set(), [], False, False
+        self.several = False  # learn() has found several files an item
         sys.addaudithook(self._audit)
 
     def _audit(self, event, arguments):
@@ -234,17 +235,32 @@ class Trial:
             self._active = False
         return self._seen
 
+    def by_list(self, indices):
+        """The function from an index to a path by the dataset's list, if it tells the first file that each of these items
+        opens, or if Python sees no open.  Reads nothing, if Python sees one."""
+        told = listed(self._dataset)
+        try:
+            for i in indices if told else ():
+                there, opened = self._places.find(told(i)), self._try(i)
+                if there is None or opened and self._places.find(opened[0]) != there:
+                    return None
+        except Exception:  # the dataset has other indices
+            return None
+        return told
+
     def learn(self, indices):
         """Returns the function from an index to the paths of the files that the dataset opens, or None.
 
         indices   several, as different as possible; all are asked for"""
         some, lists = list(dict.fromkeys(indices)), columns(self._dataset)
-        whole = {i: self._apart(i) for i in some[:2]}
+        whole = {some[0]: self._apart(some[0])}
+        if not whole[some[0]] and len(some) > 1:
+            whole[some[1]] = self._apart(some[1])
         if not any(whole.values()):
             return self._unseen(lists, some)
         self._find_shared(some)
-        several = any(len(self._unshared(paths)) > 1 for paths in whole.values())
-        opened = {i: self._unshared(whole.get(i) or (self._apart(i) if several else self._try(i))) for i in some}
+        self.several = any(len(self._unshared(paths)) > 1 for paths in whole.values())
+        opened = {i: self._unshared(whole.get(i) or (self._apart(i) if self.several else self._try(i))) for i in some}
         counts = Counter(map(len, filter(None, opened.values())))
         if not counts:
             return None

@@ -196,12 +196,11 @@ class _Child:
             if not indices:
                 break
             any_drawn = True
-            if self._paths is None and not self._find_paths(indices):
+            if self._paths is not None:
+                self._publish(indices)
+            elif not self._find_paths(indices):
                 self._say(NO_FILES)
                 return
-            self._announce(indices)
-            if self._dataset is not None:
-                self._tell(indices)
             size = min(size * 4, PIECE)
         self._say(NO_FILES if any_drawn and not self._mounts else ENDED)
 
@@ -218,7 +217,9 @@ class _Child:
         return indices, True
 
     def _find_paths(self, indices):
-        """Decides how an index becomes a path.  Returns whether there is a way."""
+        """Decides how an index becomes a path, and announces these.  Returns whether there is a way.
+
+        What the dataset's list tells is announced at once: to find out whether items have more files takes longer."""
         some = indices[0], next((i for i in indices if i != indices[0]), indices[0]), indices[-1]
         if type(indices[0]) is int:
             try:
@@ -227,8 +228,26 @@ class _Child:
             except Exception:
                 pass  # a dataset need not have a length
         with _RandomStates():
-            self._paths = Trial(self._dataset, self._places, self._in_lists).learn(some)
+            trial = Trial(self._dataset, self._places, self._in_lists)
+            self._paths = trial.by_list(some[:2])
+        if self._paths is not None:
+            self._publish(indices)
+        with _RandomStates():
+            learned = trial.learn(some)
+        if self._paths is None and learned:
+            self._paths = learned
+            self._publish(indices)
+        elif learned and trial.several:
+            self._paths = learned
+            self._mounts.clear()  # the list begins anew
+            self._announce(indices)
         return self._paths is not None
+
+    def _publish(self, indices):
+        """Tells the servers and the parent."""
+        self._announce(indices)
+        if self._dataset is not None:
+            self._tell(indices)
 
     def _resolve(self, indices):
         """Returns {mount: paths in it} of these indices."""
