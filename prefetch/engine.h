@@ -572,7 +572,8 @@ bool prefetch_schedule_pool(
 uint64_t prefetch_schedule_neighbours_limit(const struct prefetch *p, struct prefetch_stream *stream);
 /* The stream's window has moved: nothing waits for the pool that it left. */
 void prefetch_schedule_moved(struct prefetch_stream *stream);
-/* From now on the turns from @seq on count as not announced.  What is being announced is not gone on with. */
+/* From now on the turns from @seq on count as not announced and not fetched.  What is being announced is not gone on
+ * with. */
 void prefetch_schedule_unannounce(struct prefetch *prefetch, struct prefetch_stream *stream, uint64_t seq);
 /* Queues an event.  Any thread, under lock. */
 void prefetch_schedule_event(struct prefetch *p, const struct prefetch_event *event);

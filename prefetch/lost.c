@@ -101,7 +101,6 @@ static void announce_again(struct prefetch *p, struct prefetch_stream *s)
 {
 	uint64_t from = prefetch_tracking_oldest(s);
 	prefetch_schedule_unannounce(p, s, from);
-	s->fetch = from;
 	s->filled = s->waited = false;
 	s->coming_end = 0;
 	prefetch_schedule_moved(s);

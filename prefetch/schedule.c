@@ -729,7 +729,7 @@ static void announce(struct prefetch *p, struct prefetch_stream *s)
 
 void prefetch_schedule_unannounce(struct prefetch *p, struct prefetch_stream *s, uint64_t seq)
 {
-	s->announced = s->limit = seq;
+	s->fetch = s->announced = s->limit = seq; /* a later turn to fetch would count as announced */
 	s->batch = PREFETCH_ANNOUNCE_FIRST;
 	prefetch_lock_for_scope(p);
 	s->announce = s->announce >= PREFETCH_BUSY ? PREFETCH_VOID : PREFETCH_IDLE;
