@@ -499,7 +499,7 @@ static int judge(struct transfer *t, CURLcode code)
 		/* TLS that cannot be trusted does not heal, unless it worked before. */
 		int rc = remote_curl_errno(code);
 		tell_error(c, remote_curl_reason(code));
-		bool lasts = rc == -ELOOP || rc == -EPROTONOSUPPORT || (rc == -EKEYREJECTED && !c->answered_ns);
+		bool lasts = rc == -ELOOP || rc == -EPROTO || (rc == -EKEYREJECTED && !c->answered_ns);
 		return lasts ? rc : -EAGAIN;
 	}
 	if (t->status == 206 || t->status == 200)
@@ -586,6 +586,10 @@ static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 		/* After each try more time: else a store that has become slower than that would never be heard. */
 		uint64_t most_ns = stall_ns << (read->tries < 4 ? read->tries : 4);
 		most_ns = most_ns < STALL_MAX_NS ? most_ns : STALL_MAX_NS;
+		/* But its reader gets an answer within the timeout. */
+		uint64_t waited = now - read->progress_ns, left = waited < c->timeout_ns ? c->timeout_ns - waited : 0;
+		if (most_ns > silent + left)
+			most_ns = silent + left > stall_ns ? silent + left : stall_ns;
 		if (silent >= most_ns) {
 			tell_error(c, "a transfer stopped");
 			end_transfer(t);
@@ -689,7 +693,7 @@ static bool take_submitted(struct remote_client *c)
 		if (TAILQ_EMPTY(&c->running) && !c->ready && !c->paused)
 			c->heard_ns = now;
 		uint64_t silent_ns = now - c->heard_ns;
-		/* Between two tries no read is paused: a store that was away stays so until it answers. */
+		/* While a read is tried, none is paused: a store that was away stays so until it answers. */
 		bool failing = c->paused || c->stats.away_ns;
 		c->stats.away_ns = silent_ns >= (failing ? S : AWAY_NS) ? silent_ns : 0;
 	}

@@ -64,7 +64,7 @@ struct remote_read {
 	uint32_t len;    /* bytes, 1 .. REMOTE_READ_MAX; offset + len is at most the object's size */
 	uint8_t *data;   /* room for len bytes */
 	/* The result: len, or -ESTALE (the object was replaced, or is shorter), -ENOENT, -EACCES, -ETIMEDOUT (the store
-	 * did not answer in time), -EOPNOTSUPP (it does not answer ranges), -ELOOP, -EPROTONOSUPPORT (redirects that
+	 * did not answer in time), -EOPNOTSUPP (it does not answer ranges), -ELOOP, -EPROTO (redirects that
 	 * are not followed), -ENOMEM, or -ECANCELED. */
 	int res;
 	struct remote_read *next; /* in the list that remote_client_wait returns */

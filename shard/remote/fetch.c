@@ -47,7 +47,7 @@ int remote_curl_errno(CURLcode code)
 	case CURLE_TOO_MANY_REDIRECTS:
 		return -ELOOP;
 	case CURLE_UNSUPPORTED_PROTOCOL:
-		return -EPROTONOSUPPORT;
+		return -EPROTO;
 	default:
 		return -EIO;
 	}
@@ -193,7 +193,7 @@ static int run(CURL *handle, const struct remote_fetch *fetch, struct base_err *
 		return 0;
 	int rc = code == CURLE_WRITE_ERROR ? -EFBIG : remote_curl_errno(code);
 	/* Of a redirect libcurl's own words may have the next URL's query, which may hold a signature. */
-	bool own = !*detail || (fetch->follow && (rc == -ELOOP || rc == -EPROTONOSUPPORT));
+	bool own = !*detail || (fetch->follow && (rc == -ELOOP || rc == -EPROTO));
 	return base_err_set(err, rc, "%.*s: %s", (int)strcspn(fetch->url, "?"), fetch->url,
 	        own ? remote_curl_reason(code) : detail);
 }

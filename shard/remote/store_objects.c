@@ -384,9 +384,10 @@ static int next_token(struct remote_store *store, const char *xml, struct page *
 {
 	cleanup_free char *more = remote_xml_element(xml, "IsTruncated", NULL);
 	cleanup_free char *token = remote_xml_element(xml, "NextContinuationToken", NULL);
-	if (!more || strcmp(more, "true") != 0)
+	bool named = token && *token;
+	if (more ? strcmp(more, "true") != 0 : !named)
 		return 0; /* some name an empty token then */
-	if (token && *token)
+	if (named)
 		page->token = parameter(xml, "NextContinuationToken", "continuation-token");
 	return page->token ? 0
 	                   : base_err_set(err, -EPROTO, "%s: the store lists only a part of the objects",

@@ -177,12 +177,13 @@ class Handler(BaseHTTPRequestHandler):
             return self.hang_up()
         if self.throttled():
             return self.refuse(503)
+        p503 = fault("p503")  # of the moment when the request came
         time.sleep((fault("latency_ms") + (fault("tail_ms") if chance() < fault("tail") else 0)) / 1e3)
         if self.comes_late():
             time.sleep(fault("slow_ms") / 1e3)
         if chance() < fault("reset"):
             return self.hang_up()
-        if chance() < fault("p503") or self.every("each_503"):
+        if chance() < p503 or self.every("each_503"):
             return self.refuse(503)
         if chance() < fault("p429"):
             later = email.utils.formatdate(time.time() + 2, usegmt=True)
