@@ -297,8 +297,8 @@ def read_in_c(path):
     libc.close(libc.open(os.fsencode(path), os.O_RDONLY))
 
 
-@pytest.mark.parametrize("how", ["two lists", "pairs", "dicts", "by name", "by name, wrapped", "relative", "names", "in C",
-                                 "indices in pairs", "one is random"])
+@pytest.mark.parametrize("how", ["two lists", "pairs", "dicts", "one has no mask", "one has no key", "by name",
+                                 "by name, wrapped", "relative", "names", "in C", "indices in pairs", "one is random"])
 def test_several_files_an_item(mount, pack, scratch, recorder, how):
     """Image and mask, image and label: both are announced, item by item."""
     n, pairs = 90, []
@@ -310,11 +310,14 @@ def test_several_files_an_item(mount, pack, scratch, recorder, how):
     root = mount(pack(scratch / "pairs"), "view=all").path
     full = [[os.path.join(root, name) for name in pair] for pair in pairs]
     images, masks = ([pair[k] for pair in full] for k in range(2))
+    some = [[a] if i == 17 else [a, masks[(7 * i + 1) % n]] for i, a in enumerate(images)]  # no name tells the mask
     sampler, expected = range(n - 1, -1, -1), [name for pair in reversed(pairs) for name in pair]
     dataset = {
         "two lists": lambda: Items(n, lambda i: full[i], images=images, masks=masks),
         "pairs": lambda: Items(n, lambda i: full[i], samples=full),
         "dicts": lambda: Items(n, lambda i: full[i], rows=[{"id": 3, "image": a, "mask": b} for a, b in full]),
+        "one has no mask": lambda: Items(n, lambda i: some[i], samples=some),
+        "one has no key": lambda: Items(n, lambda i: some[i], rows=[dict(zip(("image", "mask"), pair)) for pair in some]),
         "by name": lambda: Items(n, lambda i: full[i], im_files=np.array(images)),
         "by name, wrapped": lambda: Hidden(Subset(Items(n, lambda i: full[i]), range(n))),
         "relative": lambda: Items(n, lambda i: full[i], files=[a for a, _ in pairs]),
@@ -325,6 +328,8 @@ def test_several_files_an_item(mount, pack, scratch, recorder, how):
     }[how]()
     if how == "indices in pairs":
         sampler = [(i, 224) for i in sampler]
+    if how.startswith("one has"):
+        expected = [os.path.relpath(path, root) for files in reversed(some) for path in files]
     if how == "one is random":
         expected = [a for a, _ in reversed(pairs)]
     loader = ddpfs.torch.follow(DataLoader(dataset, 8, sampler=sampler, collate_fn=len))

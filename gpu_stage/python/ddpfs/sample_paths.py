@@ -189,6 +189,13 @@ def _text(value):
     return os.fsdecode(value) if _is_path(value) else None
 
 
+def _told(column, i):
+    try:
+        return _text(column(i))
+    except Exception:  # an item that is not as those that were asked for
+        return None
+
+
 class _Opened(BaseException):
     """Stops an item of the dataset at the open of its file; no `except Exception` of a dataset holds it up."""
 
@@ -276,8 +283,8 @@ class Trial:
                  for k in range(1, count)]
 
         def files(i):
-            path = _text(first(i))
-            rest = [column(i) if column else rule and path and rule(path) for column, rule in zip(found[1:], rules)]
+            path = _told(first, i)
+            rest = [_told(column, i) if column else rule and path and rule(path) for column, rule in zip(found[1:], rules)]
             return [path, *rest]
 
         return files
@@ -320,7 +327,10 @@ class Trial:
             except Exception:  # the dataset has other indices, or no text
                 continue
             if rule and (len(some) > 1 or rule("") == ""):
-                return lambda i, column=column, rule=rule: rule(_text(column(i)))
+                def by(i, column=column, rule=rule):
+                    text = _text(column(i))
+                    return text and rule(text)
+                return by
         return None
 
     def _unseen(self, lists, some):
@@ -335,7 +345,7 @@ class Trial:
                 return None
             items = [lambda i, key=key: self._item(i) if key is None else self._item(i)[key] for key in keys]
             found = [column for column in items if self._lie_here(column, some)]
-        return (lambda i: list(dict.fromkeys(_text(column(i)) for column in found))) if found else None
+        return (lambda i: list(dict.fromkeys(_told(column, i) for column in found))) if found else None
 
     def _lie_here(self, column, some):
         try:
