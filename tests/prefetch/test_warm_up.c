@@ -282,27 +282,44 @@ static void reads_are_long(void **state)
 	bench_stop(&b);
 }
 
+/* An order that is known, and its stream. */
+struct known {
+	struct shard_view *view;
+	struct prefetch_stream *stream;
+};
+
+static void known_begin(struct known *known, struct bench *b, enum shard_order_mode order, uint64_t window_bytes)
+{
+	struct base_err err = { 0 };
+	struct shard_view_options options = SHARD_VIEW_OPTIONS_DEFAULT;
+	options.order = order;
+	assert_int_equal(shard_view_new(data.index, &options, &err, &known->view), 0);
+	struct prefetch_stream_options stream = {
+		.view = known->view, .user = known->view, .window_bytes = window_bytes
+	};
+	assert_int_equal(prefetch_stream_new(b->p, &stream, &known->stream), 0);
+	settle(b);
+}
+
+static void known_end(struct known *known)
+{
+	prefetch_stream_free(known->stream);
+	shard_view_free(known->view);
+}
+
 static void never_begins_while_an_order_is_followed(void **state)
 {
 	(void)state;
 	struct bench b;
-	struct shard_view *view;
-	struct base_err err = { 0 };
-	struct prefetch_stream *known;
-	struct shard_view_options options = SHARD_VIEW_OPTIONS_DEFAULT;
+	struct known known;
 	bench_start(&b, 8 << 20, NULL);
-	options.order = SHARD_ORDER_NONE;
-	assert_int_equal(shard_view_new(data.index, &options, &err, &view), 0);
-	struct prefetch_stream_options stream = { .view = view, .user = view };
-	assert_int_equal(prefetch_stream_new(b.p, &stream, &known), 0);
-	settle(&b);
+	known_begin(&known, &b, SHARD_ORDER_NONE, 0);
 	for (uint32_t i = 0; i < N_FILES; i++)
 		read_file(&b, at_slot(N_FILES - 1 - i)); /* somebody else */
 	assert_true(b.misses > 2 * ENOUGH);
 	settle(&b);
 	assert_int_equal(stats(&b).warm_ups, 0);
-	prefetch_stream_free(known);
-	shard_view_free(view);
+	known_end(&known);
 	bench_stop(&b);
 }
 
@@ -333,10 +350,7 @@ static void ends_when_an_order_is_known(void **state)
 {
 	(void)state;
 	struct bench b;
-	struct shard_view *view;
-	struct base_err err = { 0 };
-	struct prefetch_stream *known;
-	struct shard_view_options options = SHARD_VIEW_OPTIONS_DEFAULT;
+	struct known known;
 	struct slow_reads reads = { .ns = 20000000 };
 	struct prefetch_hook hook;
 	slow_hook(&hook, &reads);
@@ -344,39 +358,31 @@ static void ends_when_an_order_is_known(void **state)
 	miss(&b, ENOUGH);
 	while (!stats(&b).warm_up_bytes)
 		usleep(50);
-	options.order = SHARD_ORDER_FULL;
-	assert_int_equal(shard_view_new(data.index, &options, &err, &view), 0);
-	struct prefetch_stream_options stream = { .view = view, .user = view };
-	assert_int_equal(prefetch_stream_new(b.p, &stream, &known), 0);
-	settle(&b);
+	known_begin(&known, &b, SHARD_ORDER_FULL, 0);
 	assert_int_equal(stats(&b).warm_up, PREFETCH_WARM_UP_WATCHES);
 	uint64_t bytes = stats(&b).warm_up_bytes;
 	struct shard_epoch *epoch;
-	assert_int_equal(shard_view_epoch(view, 0, &epoch), 0);
+	assert_int_equal(shard_view_epoch(known.view, 0, &epoch), 0);
 	uint64_t before = b.misses;
 	for (uint64_t turn = 0; turn < N_FILES; turn++) {
 		uint32_t sample;
 		assert_int_equal(shard_epoch_turn(epoch, 0, turn, &sample, NULL), 0);
 		read_file(&b, sample);
-		prefetch_stream_used(known, &(struct prefetch_use){ .turn = turn }, 1);
+		prefetch_stream_used(known.stream, &(struct prefetch_use){ .turn = turn }, 1);
 		settle(&b);
 	}
 	shard_epoch_put(epoch);
 	/* What the warm-up holds gives its room to the known order. */
 	assert_int_equal(b.misses, before);
 	assert_int_equal(stats(&b).warm_up_bytes, bytes);
-	prefetch_stream_free(known);
-	shard_view_free(view);
+	known_end(&known);
 	bench_stop(&b);
 }
 
 static void known_order_comes(bool done)
 {
 	struct bench b;
-	struct shard_view *view;
-	struct base_err err = { 0 };
-	struct prefetch_stream *known;
-	struct shard_view_options options = SHARD_VIEW_OPTIONS_DEFAULT;
+	struct known known;
 	bench_start(&b, 512 << 20, NULL);
 	b.sink.names_are_slow = !done;
 	miss(&b, ENOUGH);
@@ -384,17 +390,12 @@ static void known_order_comes(bool done)
 		usleep(50);
 	if (done)
 		settle(&b);
-	options.order = SHARD_ORDER_FULL;
-	assert_int_equal(shard_view_new(data.index, &options, &err, &view), 0);
-	struct prefetch_stream_options stream = { .view = view, .user = view };
-	assert_int_equal(prefetch_stream_new(b.p, &stream, &known), 0);
-	settle(&b);
+	known_begin(&known, &b, SHARD_ORDER_FULL, 0);
 	assert_true(b.sink.before_known > 0 && (done || b.sink.before_known < N_FILES / 2));
 	assert_int_equal(b.sink.warm_up_names, b.sink.before_known);
 	assert_int_equal(b.sink.unannounced, 0);
 	/* When nothing is known any more, and the kernel has forgotten all of it, all of it is announced again. */
-	prefetch_stream_free(known);
-	shard_view_free(view);
+	known_end(&known);
 	uint64_t before = b.sink.warm_up_names;
 	memset(b.sink.has, 0, sizeof(b.sink.has));
 	memset(b.sink.named, 0, sizeof(b.sink.named));
@@ -418,18 +419,10 @@ static void begins_again_when_the_order_is_lost(void **state)
 {
 	(void)state;
 	struct bench b;
-	struct shard_view *view;
-	struct base_err err = { 0 };
-	struct prefetch_stream *known;
-	struct shard_view_options options = SHARD_VIEW_OPTIONS_DEFAULT;
+	struct known known;
 	bench_start(&b, 512 << 20, NULL);
-	options.order = SHARD_ORDER_FULL;
-	assert_int_equal(shard_view_new(data.index, &options, &err, &view), 0);
-	struct prefetch_stream_options stream = { .view = view, .user = view, .window_bytes = 1 << 20 };
-	assert_int_equal(prefetch_stream_new(b.p, &stream, &known), 0);
-	settle(&b);
-	prefetch_stream_free(known);
-	shard_view_free(view);
+	known_begin(&known, &b, SHARD_ORDER_FULL, 1 << 20);
+	known_end(&known);
 	miss(&b, ENOUGH);
 	settle(&b);
 	assert_int_equal(stats(&b).warm_ups, 1);
