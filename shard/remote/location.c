@@ -82,10 +82,12 @@ int remote_location_parse(const char *name, struct base_err *err, struct remote_
 	const char *wrong = scheme ? fault(name, rest, s3) : "it begins with neither s3:// nor https:// nor http://";
 	size_t host_len = strcspn(rest, "/"), len = strlen(name);
 	if (wrong) {
-		/* A message may be logged: it has no password. */
-		const char *host = memrchr(rest, '@', host_len);
-		return base_err_set(err, -EINVAL, "%s: not a dataset: %s",
-		        base_err_quote(host ? host + 1 : name, quoted, sizeof(quoted)), wrong);
+		/* A message may be logged: it has no password, and no query, which may be a signature. */
+		const char *host = memrchr(rest, '@', host_len), *shown = host ? host + 1 : name;
+		char plain[512];
+		snprintf(plain, sizeof(plain), "%.*s", (int)strcspn(shown, "?"), shown);
+		return base_err_set(
+		        err, -EINVAL, "%s: not a dataset: %s", base_err_quote(plain, quoted, sizeof(quoted)), wrong);
 	}
 	while (len > scheme + host_len && name[len - 1] == '/')
 		len--;
