@@ -20,7 +20,6 @@ struct remote_profile {
 	char *name;
 	char *texts[N_FILES];  /* of the credentials file and the config file; lines end in NUL; NULL: no such file */
 	size_t sizes[N_FILES]; /* bytes of texts */
-	bool found[N_FILES];   /* the file has the profile */
 	bool chosen;           /* remote_profile_chosen */
 };
 
@@ -74,40 +73,100 @@ static char *trim(char *text)
 	return text;
 }
 
-/* Returns whether a line "[...]" opens the section of a profile. */
-static bool opens_section(const char *line, const char *name, bool config)
+/* What is looked for: the value of `key` in the section of that kind and name, or of `nested` within that value. */
+struct place {
+	const char *kind, *name; /* "profile" or "services" */
+	const char *key;         /* NULL: the section itself */
+	const char *nested;      /* NULL: the value of key */
+};
+
+enum { SECTION_MAX = 256 };
+
+/* Takes words apart as a shell does, in place.  Returns how many there are, at most 3; 0: a quote is not closed. */
+static size_t split_words(char *text, const char *words[2])
 {
-	char section[256];
-	if (sscanf(line, "[%255[^]]", section) != 1)
-		return false;
-	char *at = trim(section);
-	if (config && strncmp(at, "profile", 7) == 0 && isspace((unsigned char)at[7]))
-		at = trim(at + 7);
-	else if (config && strcmp(at, "default") != 0)
-		return false;
-	return strcmp(at, name) == 0;
+	char *to = text;
+	size_t n = 0;
+	while (*(text += strspn(text, " \t"))) {
+		if (n == 2)
+			return 3;
+		words[n++] = to;
+		char quote = 0;
+		for (; *text && (quote || !strchr(" \t", *text)); text++) {
+			if (quote && *text == quote)
+				quote = 0;
+			else if (!quote && strchr("'\"", *text))
+				quote = *text;
+			else if (*text == '\\' && quote != '\'' && text[1])
+				*to++ = *++text;
+			else
+				*to++ = *text;
+		}
+		if (quote)
+			return 0;
+		text += *text != 0;
+		*to++ = 0;
+	}
+	return n;
 }
 
-/* Visits the lines "key = value" of the profile.  Returns the value of key, or NULL.  key NULL: returns a text when the
- * section exists. */
-static const char *find(const struct remote_profile *profile, int file, const char *key)
+/* Returns whether a line "[...]" opens the section.  In the config file its name may be quoted (botocore.configloader);
+ * the credentials file has names of profiles as they are. */
+static bool opens_section(const char *line, const struct place *place, bool config)
 {
-	const char *text = profile->texts[file];
-	const char *found = NULL;
-	bool inside = false;
+	char section[SECTION_MAX];
+	const char *words[2], *end = strrchr(line, ']');
+	if (!end || end - line > SECTION_MAX)
+		return false;
+	snprintf(section, sizeof(section), "%.*s", (int)(end - line - 1), line + 1);
+	char *header = trim(section);
+	bool profile = strcmp(place->kind, "profile") == 0;
+	if (!config || (profile && strcmp(header, "default") == 0))
+		return profile && strcmp(header, place->name) == 0;
+	return split_words(header, words) == 2 && strcmp(words[0], place->kind) == 0 &&
+	       strcmp(words[1], place->name) == 0;
+}
+
+/* Returns the value of a line "key = value" if it has that key, else NULL. */
+static const char *value_of(const char *line, const char *key)
+{
+	size_t len = strcspn(line, "=:");
+	if (!line[len])
+		return NULL;
+	const char *value = line + len + 1;
+	while (len && isspace((unsigned char)line[len - 1]))
+		len--;
+	return len == strlen(key) && strncasecmp(line, key, len) == 0 ? value + strspn(value, " \t") : NULL;
+}
+
+/* Reads a file as Python's configparser does, which botocore uses: a line that begins further right than the one that
+ * began a value continues it, and comments are whole lines.  Returns the value at the place, or NULL.  If the place is
+ * a section, returns a text when it exists. */
+static const char *find(const struct remote_profile *profile, int file, const struct place *place)
+{
+	const char *text = profile->texts[file], *found = NULL;
+	bool inside = false, in_value = false, matches = false; /* in the section; in a value; in that of key */
+	size_t indent = 0;                                      /* of the line that began the value */
 	for (size_t at = 0; text && at < profile->sizes[file]; at += strlen(text + at) + 1) {
-		const char *line = text + at;
-		if (line[0] == '[') {
-			inside = opens_section(line, profile->name, file == 1);
-			if (inside && !key)
-				return line;
-		}
-		if (!inside || !key || !*line || strchr("[#; \t", line[0]))
+		size_t here = strspn(text + at, " \t");
+		const char *line = text + at + here, *value = NULL;
+		if (!*line || strchr("#;", *line))
 			continue;
-		size_t len = strcspn(line, " \t=");
-		const char *value = line + len + strspn(line + len, " \t");
-		if (*value == '=' && len == strlen(key) && strncasecmp(line, key, len) == 0)
-			found = value + 1 + strspn(value + 1, " \t"); /* the last one counts */
+		if (in_value && here > indent) {
+			value = matches && place->nested ? value_of(line, place->nested) : NULL;
+			found = value ? value : found;
+			continue;
+		}
+		indent = here;
+		in_value = *line != '[';
+		if (!in_value)
+			inside = opens_section(line, place, file == 1);
+		if (!in_value && inside && !place->key)
+			return line;
+		value = in_value && inside && place->key ? value_of(line, place->key) : NULL;
+		matches = value && (!place->nested || !*value);
+		if (matches && !place->nested)
+			found = value; /* the last one counts */
 	}
 	return found && *found ? found : NULL;
 }
@@ -123,40 +182,62 @@ static void trim_lines(char *text, size_t size)
 	}
 }
 
-int remote_profile_read(struct base_err *err, struct remote_profile **ret_profile)
+/* Returns the name of the profile that the environment chooses, and the variable that says so; NULL: none does.
+ * botocore, too, lets AWS_DEFAULT_PROFILE count first (configprovider.py). */
+static const char *chosen_name(const char **ret_variable)
+{
+	static const char *const variables[] = { "DDPFS_S3_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_PROFILE" };
+	for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
+		const char *value = getenv(variables[i]);
+		*ret_variable = i == 0 ? "s3_profile" : variables[i];
+		if (value && *value)
+			return value;
+	}
+	*ret_variable = "s3_credentials";
+	return NULL;
+}
+
+static bool has_profile(const struct remote_profile *profile)
+{
+	const struct place section = { .kind = "profile", .name = profile->name };
+	return find(profile, 0, &section) || find(profile, 1, &section);
+}
+
+static int read_files(struct remote_profile *profile, struct base_err *err)
 {
 	static const struct {
 		const char *own, *variable, *file;
 	} files[N_FILES] = { { "DDPFS_S3_CREDENTIALS", "AWS_SHARED_CREDENTIALS_FILE", "credentials" },
 		{ NULL, "AWS_CONFIG_FILE", "config" } };
-	const char *name = either("DDPFS_S3_PROFILE", "AWS_PROFILE");
-	struct remote_profile *profile = calloc(1, sizeof(*profile));
-	if (!profile || !(profile->name = strdup(name ? name : "default"))) {
-		free(profile);
-		return base_err_set(err, -ENOMEM, "out of memory");
-	}
-	const char *file = getenv("DDPFS_S3_CREDENTIALS"), *own = getenv("DDPFS_S3_PROFILE");
-	profile->chosen = (file && *file) || (own && *own);
 	int rc = 0;
 	for (int i = 0; i < N_FILES && rc == 0; i++) {
 		const char *set = either(files[i].own, files[i].variable);
 		cleanup_free char *path = set ? strdup(set) : path_at_home(files[i].file);
 		if (path)
 			rc = read_text(path, err, &profile->texts[i], &profile->sizes[i]);
-		if (rc == 0 && profile->texts[i]) {
+		if (rc == 0 && profile->texts[i])
 			trim_lines(profile->texts[i], profile->sizes[i]);
-			profile->found[i] = find(profile, i, NULL) != NULL;
-		}
 	}
-	if (rc == 0 && (name || profile->chosen) && !profile->found[0] && !profile->found[1]) {
+	return rc;
+}
+
+int remote_profile_read(const char *name, struct base_err *err, struct remote_profile **ret_profile)
+{
+	const char *why = "source_profile", *file = getenv("DDPFS_S3_CREDENTIALS"), *own = getenv("DDPFS_S3_PROFILE");
+	const char *named = name ? name : chosen_name(&why);
+	struct remote_profile *profile = calloc(1, sizeof(*profile));
+	if (!profile || !(profile->name = strdup(named ? named : "default"))) {
+		free(profile);
+		return base_err_set(err, -ENOMEM, "out of memory");
+	}
+	profile->chosen = name || (file && *file) || (own && *own);
+	int rc = read_files(profile, err);
+	if (rc == 0 && (named || profile->chosen) && !has_profile(profile)) {
 		char quoted[2][256];
 		const char *first = file && *file ? file : "~/.aws/credentials";
-		rc = base_err_set(err, -ENOENT, "profile '%s': neither %s nor ~/.aws/config has it%s",
+		rc = base_err_set(err, -ENOENT, "profile '%s': neither %s nor ~/.aws/config has it (%s)",
 		        base_err_quote(profile->name, quoted[0], sizeof(quoted[0])),
-		        base_err_quote(first, quoted[1], sizeof(quoted[1])),
-		        own && *own ? " (s3_profile)"
-		        : name      ? " (AWS_PROFILE)"
-		                    : " (s3_credentials)");
+		        base_err_quote(first, quoted[1], sizeof(quoted[1])), why);
 	}
 	if (rc < 0) {
 		remote_profile_free(profile);
@@ -179,10 +260,42 @@ void remote_profile_free(struct remote_profile *profile)
 	free(profile);
 }
 
+static const char *find_any(
+        const struct remote_profile *profile, enum remote_profile_file files, const struct place *place)
+{
+	const char *value = files & REMOTE_PROFILE_CREDENTIALS ? find(profile, 0, place) : NULL;
+	return value || !(files & REMOTE_PROFILE_CONFIG) ? value : find(profile, 1, place);
+}
+
 const char *remote_profile_value(const struct remote_profile *profile, enum remote_profile_file files, const char *key)
 {
-	const char *value = files & REMOTE_PROFILE_CREDENTIALS ? find(profile, 0, key) : NULL;
-	return value || !(files & REMOTE_PROFILE_CONFIG) ? value : find(profile, 1, key);
+	return find_any(profile, files, &(struct place){ .kind = "profile", .name = profile->name, .key = key });
+}
+
+const char *remote_profile_nested(const struct remote_profile *profile, const char *key, const char *nested)
+{
+	return find_any(profile, REMOTE_PROFILE_ANY,
+	        &(struct place){ .kind = "profile", .name = profile->name, .key = key, .nested = nested });
+}
+
+int remote_profile_service(const struct remote_profile *profile, const char *service, const char *key,
+        struct base_err *err, const char **ret_value)
+{
+	char quoted[2][256];
+	struct place place = { .kind = "services",
+		.name = remote_profile_value(profile, REMOTE_PROFILE_ANY, "services") };
+	*ret_value = NULL;
+	if (!place.name)
+		return 0;
+	if (!find(profile, 1, &place))
+		return base_err_set(err, -ENOENT,
+		        "profile '%s' has services = %s, and ~/.aws/config has no section [services %s]",
+		        base_err_quote(profile->name, quoted[0], sizeof(quoted[0])),
+		        base_err_quote(place.name, quoted[1], sizeof(quoted[1])), quoted[1]);
+	place.key = service;
+	place.nested = key;
+	*ret_value = find(profile, 1, &place);
+	return 0;
 }
 
 bool remote_profile_chosen(const struct remote_profile *profile)

@@ -36,22 +36,71 @@ static const char *either(const char *a, const char *b)
 	return a ? a : b;
 }
 
+/* AWS_REGION, AWS_DEFAULT_REGION, or the profile's region; NULL: none. */
+static const char *region_of(const struct remote_profile *profile)
+{
+	const char *region = either(variable("AWS_REGION"), variable("AWS_DEFAULT_REGION"));
+	return region ? region : remote_profile_value(profile, REMOTE_PROFILE_ANY, "region");
+}
+
 static bool is_on(const char *name)
 {
 	const char *value = variable(name);
 	return value && (strcmp(value, "1") == 0 || strcasecmp(value, "true") == 0 || strcasecmp(value, "yes") == 0);
 }
 
-static int addressing(struct base_err *err, struct remote_settings *settings)
+static int addressing(const struct remote_profile *profile, struct base_err *err, struct remote_settings *settings)
 {
-	const char *style = variable("DDPFS_S3_ADDRESSING");
-	if (!style)
+	const char *own = variable("DDPFS_S3_ADDRESSING");
+	const char *style = own ? own : remote_profile_nested(profile, "s3", "addressing_style");
+	if (!style || (!own && strcmp(style, "auto") == 0))
 		return 0;
 	settings->virtual_host = strcmp(style, "virtual") == 0;
 	settings->path_style = strcmp(style, "path") == 0;
 	return settings->virtual_host || settings->path_style
 	               ? 0
-	               : base_err_set(err, -EINVAL, "DDPFS_S3_ADDRESSING is neither 'virtual' nor 'path'");
+	               : base_err_set(err, -EINVAL, "%s is neither 'virtual' nor 'path'",
+	                         own ? "DDPFS_S3_ADDRESSING" : "addressing_style of the profile");
+}
+
+/* The endpoint of a service, as botocore finds it (configprovider.ConfiguredEndpointProvider).  own: the variable for
+ * this service. */
+static int endpoint_of(const struct remote_profile *profile, const char *own, const char *service, struct base_err *err,
+        const char **ret_endpoint)
+{
+	const char *ignore = variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
+	if (!ignore)
+		ignore = remote_profile_value(profile, REMOTE_PROFILE_ANY, "ignore_configured_endpoint_urls");
+	*ret_endpoint = NULL;
+	if (ignore && strcasecmp(ignore, "true") == 0)
+		return 0;
+	*ret_endpoint = either(variable(own), variable("AWS_ENDPOINT_URL"));
+	int rc = *ret_endpoint ? 0 : remote_profile_service(profile, service, "endpoint_url", err, ret_endpoint);
+	if (rc == 0 && !*ret_endpoint)
+		*ret_endpoint = remote_profile_value(profile, REMOTE_PROFILE_ANY, "endpoint_url");
+	return rc;
+}
+
+static int read_settings(const struct remote_profile *profile, struct base_err *err, struct remote_settings *made)
+{
+	const char *endpoint = variable("DDPFS_S3_ENDPOINT");
+	int rc = addressing(profile, err, made);
+	if (rc == 0 && !endpoint)
+		rc = endpoint_of(profile, "AWS_ENDPOINT_URL_S3", "s3", err, &endpoint);
+	const char *region = either(variable("DDPFS_S3_REGION"), region_of(profile));
+	const char *bundle = either(variable("AWS_CA_BUNDLE"), variable("SSL_CERT_FILE"));
+	if (!bundle)
+		bundle = remote_profile_value(profile, REMOTE_PROFILE_ANY, "ca_bundle");
+	if (rc < 0)
+		return rc;
+	if (copy(endpoint, &made->endpoint) < 0 || copy(region, &made->region) < 0 ||
+	        copy(bundle, &made->ca_bundle) < 0)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	if (endpoint && strncasecmp(endpoint, "http://", 7) != 0 && strncasecmp(endpoint, "https://", 8) != 0)
+		return base_err_set(err, -EINVAL,
+		        "the endpoint of S3 (s3_endpoint=, AWS_ENDPOINT_URL) begins with neither https:// nor "
+		        "http://");
+	return 0;
 }
 
 int remote_settings_get(struct base_err *err, struct remote_settings *ret_settings)
@@ -59,36 +108,13 @@ int remote_settings_get(struct base_err *err, struct remote_settings *ret_settin
 	struct remote_profile *profile = NULL;
 	struct remote_settings made = { .anonymous = is_on("DDPFS_S3_ANONYMOUS"),
 		.requester_pays = is_on("DDPFS_S3_REQUESTER_PAYS") };
-	int rc = addressing(err, &made);
+	int rc = remote_profile_read(NULL, err, &profile);
 	if (rc == 0)
-		rc = remote_profile_read(err, &profile);
-	if (rc < 0)
-		return rc;
-	const struct {
-		const char *variables[3], *key;
-		char **to;
-	} settings[] = {
-		{ { "DDPFS_S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL" }, "endpoint_url", &made.endpoint },
-		{ { "DDPFS_S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION" }, "region", &made.region },
-		{ { "AWS_CA_BUNDLE", "SSL_CERT_FILE" }, "ca_bundle", &made.ca_bundle },
-	};
-	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]) && rc == 0; i++) {
-		const char *value = NULL;
-		for (int k = 0; k < 3 && settings[i].variables[k] && !value; k++)
-			value = variable(settings[i].variables[k]);
-		if (!value)
-			value = remote_profile_value(profile, REMOTE_PROFILE_ANY, settings[i].key);
-		rc = copy(value, settings[i].to);
-	}
+		rc = read_settings(profile, err, &made);
 	remote_profile_free(profile);
-	if (rc == 0 && made.endpoint && strncasecmp(made.endpoint, "http://", 7) != 0 &&
-	        strncasecmp(made.endpoint, "https://", 8) != 0)
-		rc = base_err_set(err, -EINVAL,
-		        "the endpoint of S3 (s3_endpoint=, AWS_ENDPOINT_URL) begins with neither https:// nor "
-		        "http://");
 	if (rc < 0) {
 		remote_settings_done(&made);
-		return rc == -ENOMEM ? base_err_set(err, rc, "out of memory") : rc;
+		return rc;
 	}
 	*ret_settings = made;
 	return 0;
@@ -323,7 +349,7 @@ int remote_credentials_get(struct base_err *err, struct remote_credentials **ret
 	struct remote_credentials *made = remote_credentials_new();
 	if (!made)
 		return base_err_set(err, -ENOMEM, "out of memory");
-	int rc = remote_profile_read(err, &profile);
+	int rc = remote_profile_read(NULL, err, &profile);
 	if (rc == 0)
 		rc = ask_all(made, profile, err);
 	remote_profile_free(profile);

@@ -5,7 +5,8 @@
  *   1. the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
  *   2. web identity: AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN (EKS), or web_identity_token_file and role_arn of
  *      the profile
- *   3. the profile (AWS_PROFILE, else "default") in AWS_SHARED_CREDENTIALS_FILE (~/.aws/credentials): keys
+ *   3. the profile (AWS_DEFAULT_PROFILE, AWS_PROFILE, else "default") in AWS_SHARED_CREDENTIALS_FILE
+ *      (~/.aws/credentials): keys
  *   4. the profile in either file: credential_process; then keys in AWS_CONFIG_FILE (~/.aws/config)
  *   5. a container's endpoint: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or AWS_CONTAINER_CREDENTIALS_FULL_URI
  *   6. the instance's metadata (IMDSv2), if AWS_EC2_METADATA_DISABLED is not true
@@ -14,8 +15,8 @@
  * one of IAM Identity Center (sso_session, sso_start_url) without keys or credential_process before 5.  The `aws`
  * program can export their credentials for a credential_process of another profile.
  *
- * DDPFS_S3_PROFILE and DDPFS_S3_CREDENTIALS count before AWS_PROFILE and AWS_SHARED_CREDENTIALS_FILE.  If one of them
- * is set, the variables of 1 and 2 do not count.  The mount options s3_* set the variables DDPFS_S3_*.
+ * DDPFS_S3_PROFILE and DDPFS_S3_CREDENTIALS count before AWS_DEFAULT_PROFILE and AWS_SHARED_CREDENTIALS_FILE.  If one
+ * of them is set, the variables of 1 and 2 do not count.  The mount options s3_* set the variables DDPFS_S3_*.
  *
  * Secrets are in no message.  Their memory is not in a core (MADV_DONTDUMP) and is cleared when it is freed.
  * libcurl has copies of what a request carries: the session token, and what a provider is asked with.
@@ -48,17 +49,21 @@ struct remote_credentials {
 
 /* What the environment and the profile say besides keys.  All strings may be NULL and are owned. */
 struct remote_settings {
-	char *endpoint;    /* DDPFS_S3_ENDPOINT, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or the profile's endpoint_url */
-	char *region;      /* DDPFS_S3_REGION, AWS_REGION, AWS_DEFAULT_REGION, or the profile's region */
-	char *ca_bundle;   /* AWS_CA_BUNDLE, or the profile's ca_bundle: a file of certificates */
-	bool virtual_host; /* DDPFS_S3_ADDRESSING=virtual: the bucket is in the host's name, with any endpoint */
-	bool path_style;   /* DDPFS_S3_ADDRESSING=path */
-	bool anonymous;    /* DDPFS_S3_ANONYMOUS=1: requests are not signed */
+	/* DDPFS_S3_ENDPOINT; else, unless AWS_IGNORE_CONFIGURED_ENDPOINT_URLS or the profile's
+	 * ignore_configured_endpoint_urls is true: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, endpoint_url of s3 in the
+	 * section [services NAME] that the profile names, or the profile's endpoint_url. */
+	char *endpoint;
+	char *region;    /* DDPFS_S3_REGION, AWS_REGION, AWS_DEFAULT_REGION, or the profile's region */
+	char *ca_bundle; /* AWS_CA_BUNDLE, or the profile's ca_bundle: a file of certificates */
+	/* DDPFS_S3_ADDRESSING, or addressing_style of the profile's s3: */
+	bool virtual_host;   /* "virtual": the bucket is in the host's name, with any endpoint */
+	bool path_style;     /* "path" */
+	bool anonymous;      /* DDPFS_S3_ANONYMOUS=1: requests are not signed */
 	bool requester_pays; /* DDPFS_S3_REQUESTER_PAYS=1 */
 };
 
-/* Reads settings.  Returns 0; -ENOENT with a sentence: the profile that is named is in no file; -EINVAL: a setting
- * cannot be right; -ENOMEM; errors of open(2) and read(2). */
+/* Reads settings.  Returns 0; -ENOENT with a sentence: the profile that is named is in no file, or its services are not;
+ * -EINVAL: a setting cannot be right; -ENOMEM; errors of open(2) and read(2). */
 int remote_settings_get(struct base_err *err, struct remote_settings *ret_settings);
 void remote_settings_done(struct remote_settings *settings);
 

@@ -73,6 +73,13 @@ def shows_dataset():
     return tools.mkshard("info", "s3://bucket/train").stdout
 
 
+def refusal():
+    """What `mkshard info` says when it fails."""
+    done = tools.run([tools.tool("mkshard"), "info", "s3://bucket/train"], check=False)
+    assert done.returncode == 1
+    return done.stderr
+
+
 def test_environment(bucket, monkeypatch):
     bucket("AKENV")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
@@ -87,7 +94,12 @@ def test_environment(bucket, monkeypatch):
     ("train", "", "[profile other]\naws_access_key_id=NO\n[profile train]\ns3 =\n  aws_access_key_id = NO\n"
                   "aws_access_key_id=AKFILE\naws_secret_access_key=x\n"),
     (None, "", "[default]\r\naws_access_key_id=AKFILE\r\naws_secret_access_key=x\r\n"),
-], ids=["credentials", "profile", "config", "carriage-returns"])
+    ("my team", "[my team]\naws_secret_access_key=x\n", "[profile \"my team\"]\naws_access_key_id=AKFILE\n"
+                "aws_secret_access_key=x\n[profile 'other team']\naws_access_key_id=NO\n"),
+    (None, "", "[default]\n  aws_access_key_id: AKFILE\n  aws_secret_access_key: x;y#z\n"),
+    (None, "", "[default]\naws_secret_access_key=x\ns3 =\n  # a comment\n\n\taws_access_key_id = NO\n"
+               "  ; another one\naws_access_key_id=AKFILE\n  continues it\n"),
+], ids=["credentials", "profile", "config", "carriage-returns", "quoted", "all-indented", "nested"])
 def test_files(profile, credentials, config, bucket, scratch, monkeypatch):
     bucket("AKFILE")
     (scratch / "credentials").write_text(credentials)
@@ -95,6 +107,63 @@ def test_files(profile, credentials, config, bucket, scratch, monkeypatch):
     if profile:
         monkeypatch.setenv("AWS_PROFILE", profile)
     assert "60 (0 common)" in shows_dataset()
+
+
+@pytest.mark.parametrize("variables", [["AWS_PROFILE"], ["AWS_DEFAULT_PROFILE"], ["AWS_DEFAULT_PROFILE", "AWS_PROFILE"]])
+def test_the_variable_that_names_the_profile(variables, bucket, scratch, monkeypatch):
+    """botocore takes the first of these (configprovider.BOTOCORE_DEFAUT_SESSION_VARIABLES)."""
+    bucket("AKFILE")
+    (scratch / "config").write_text("[profile a]\naws_access_key_id=AKFILE\naws_secret_access_key=x\n"
+                                    "[profile b]\naws_access_key_id=NO\naws_secret_access_key=x\n")
+    for name, profile in zip(variables, "ab"):
+        monkeypatch.setenv(name, profile)
+    assert "60 (0 common)" in shows_dataset()
+
+
+@pytest.mark.parametrize("config, environment", [
+    ("endpoint_url = URL\n", {}),
+    ("services = my store\nendpoint_url = http://127.0.0.1:1\n"
+     "[services \"my store\"]\nsts =\n  endpoint_url = http://127.0.0.1:1\ns3 =\n  endpoint_url = URL\n", {}),
+    ("services = none\n", {"AWS_ENDPOINT_URL": "URL"}),
+    ("endpoint_url = http://127.0.0.1:1\nignore_configured_endpoint_urls = true\n",
+     {"DDPFS_S3_ENDPOINT": "URL", "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"}),
+    ("endpoint_url = URL\nignore_configured_endpoint_urls = true\n",
+     {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false"}),
+], ids=["profile", "services", "environment", "own", "not-ignored"])
+def test_the_endpoint_of_a_profile(config, environment, bucket, http_store, scratch, monkeypatch):
+    bucket("AKFILE")
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    (scratch / "config").write_text("[default]\naws_access_key_id=AKFILE\naws_secret_access_key=x\n" +
+                                    config.replace("URL", http_store.url))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value.replace("URL", http_store.url))
+    assert "60 (0 common)" in shows_dataset()
+
+
+def test_services_that_are_not_there_are_said(bucket, scratch, monkeypatch):
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    (scratch / "config").write_text("[default]\nservices = store\n")
+    assert "~/.aws/config has no section [services store]" in refusal()
+
+
+@pytest.mark.parametrize("environment, config", [
+    ({"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "True"}, ""),
+    ({}, "ignore_configured_endpoint_urls = true\n"),
+], ids=["environment", "profile"])
+def test_configured_endpoints_can_be_ignored(environment, config, bucket, scratch, monkeypatch):
+    """The request goes to AWS; a proxy that is not there keeps it on this host."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    (scratch / "config").write_text("[default]\naws_access_key_id=AKFILE\naws_secret_access_key=x\n" + config)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert "https://bucket.s3.us-east-1.amazonaws.com/train" in refusal()
+
+
+@pytest.mark.parametrize("style, said", [("virtual", "bucket.127.0.0.1"), ("vhost", "neither 'virtual' nor 'path'")])
+def test_the_addressing_style_of_a_profile(style, said, bucket, http_store, scratch):
+    (scratch / "config").write_text("[default]\naws_access_key_id=AKFILE\naws_secret_access_key=x\n"
+                                    f"s3 =\n  max_queue_size = 10\n  addressing_style = {style}\n")
+    assert said in refusal()
 
 
 def test_a_program(bucket, scratch):
