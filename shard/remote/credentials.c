@@ -15,7 +15,10 @@
 #include "shard/remote/aws_config.h"
 #include "shard/remote/credentials_private.h"
 
-enum { PROCESS_ANSWER_MAX = 65536 };
+enum {
+	PROCESS_ANSWER_MAX = 65536,
+	ROLES_MAX = 8, /* profiles, each the source of the one before */
+};
 
 static const char *variable(const char *name)
 {
@@ -36,8 +39,7 @@ static const char *either(const char *a, const char *b)
 	return a ? a : b;
 }
 
-/* AWS_REGION, AWS_DEFAULT_REGION, or the profile's region; NULL: none. */
-static const char *region_of(const struct remote_profile *profile)
+const char *remote_credentials_region(const struct remote_profile *profile)
 {
 	const char *region = either(variable("AWS_REGION"), variable("AWS_DEFAULT_REGION"));
 	return region ? region : remote_profile_value(profile, REMOTE_PROFILE_ANY, "region");
@@ -63,10 +65,8 @@ static int addressing(const struct remote_profile *profile, struct base_err *err
 	                         own ? "DDPFS_S3_ADDRESSING" : "addressing_style of the profile");
 }
 
-/* The endpoint of a service, as botocore finds it (configprovider.ConfiguredEndpointProvider).  own: the variable for
- * this service. */
-static int endpoint_of(const struct remote_profile *profile, const char *own, const char *service, struct base_err *err,
-        const char **ret_endpoint)
+int remote_credentials_endpoint(const struct remote_profile *profile, const char *own, const char *service,
+        struct base_err *err, const char **ret_endpoint)
 {
 	const char *ignore = variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
 	if (!ignore)
@@ -86,8 +86,8 @@ static int read_settings(const struct remote_profile *profile, struct base_err *
 	const char *endpoint = variable("DDPFS_S3_ENDPOINT");
 	int rc = addressing(profile, err, made);
 	if (rc == 0 && !endpoint)
-		rc = endpoint_of(profile, "AWS_ENDPOINT_URL_S3", "s3", err, &endpoint);
-	const char *region = either(variable("DDPFS_S3_REGION"), region_of(profile));
+		rc = remote_credentials_endpoint(profile, "AWS_ENDPOINT_URL_S3", "s3", err, &endpoint);
+	const char *region = either(variable("DDPFS_S3_REGION"), remote_credentials_region(profile));
 	const char *bundle = either(variable("AWS_CA_BUNDLE"), variable("SSL_CERT_FILE"));
 	if (!bundle)
 		bundle = remote_profile_value(profile, REMOTE_PROFILE_ANY, "ca_bundle");
@@ -169,6 +169,7 @@ int remote_credentials_put(struct remote_credentials *c, const char *provider, c
         const char *secret_key, const char *token, struct base_err *err)
 {
 	c->provider = provider;
+	c->expires = 0;
 	if (!access_key || !secret_key || put(c->access_key, sizeof(c->access_key), access_key) < 0 ||
 	        put(c->secret_key, sizeof(c->secret_key), secret_key) < 0 || put(c->token, sizeof(c->token), token) < 0)
 		return base_err_set(
@@ -304,34 +305,181 @@ static int from_files(struct remote_credentials *c, const struct remote_profile 
 	return rc == 0 ? from_profile(c, profile, REMOTE_PROFILE_CONFIG, err) : rc;
 }
 
+/* ---- roles ---- */
+
+static const char *setting(const struct remote_profile *profile, const char *key)
+{
+	return remote_profile_value(profile, REMOTE_PROFILE_ANY, key);
+}
+
+static bool has_keys(const struct remote_profile *profile)
+{
+	return setting(profile, "aws_access_key_id") || setting(profile, "aws_secret_access_key");
+}
+
+static bool has_role(const struct remote_profile *profile)
+{
+	return setting(profile, "role_arn") && !setting(profile, "web_identity_token_file");
+}
+
 /* A profile whose credentials only AWS's own programs can get.  Without this sentence, a container or an instance would
  * be asked, and the store would refuse somebody else's credentials.
  * Returns 0: it is no such profile; -ENOKEY with a sentence. */
-static int refuse_profile(const struct remote_profile *profile, const char *const *keys, struct base_err *err)
+static int refuse_login(const struct remote_profile *profile, struct base_err *err)
+{
+	static const char *const keys[] = { "sso_session", "sso_start_url", "login_session" };
+	char quoted[256];
+	const char *name = base_err_quote(remote_profile_name(profile), quoted, sizeof(quoted));
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+		if (setting(profile, keys[i]))
+			return base_err_set(err, -ENOKEY,
+			        "profile '%s' has %s, and ddpfs cannot log in: give another profile that has the line "
+			        "'credential_process = aws configure export-credentials --profile %s --format process'",
+			        name, keys[i], name);
+	return 0;
+}
+
+/* Nobody is there to type the code of a device while a mount renews credentials. */
+static int refuse_code(const struct remote_profile *profile, struct base_err *err)
 {
 	char quoted[256];
 	const char *name = base_err_quote(remote_profile_name(profile), quoted, sizeof(quoted));
-	while (*keys && !remote_profile_value(profile, REMOTE_PROFILE_ANY, *keys))
-		keys++;
-	return !*keys ? 0
-	              : base_err_set(err, -ENOKEY,
-	                        "profile '%s' has %s, which ddpfs cannot use: give another profile that has the line "
-	                        "'credential_process = aws configure export-credentials --profile %s'",
-	                        name, *keys, name);
+	return base_err_set(err, -ENOKEY,
+	        "profile '%s' has mfa_serial, and ddpfs cannot ask for a code: give another profile that has the line "
+	        "'credential_process = aws configure export-credentials --profile %s --format process', and run that "
+	        "command in a terminal first",
+	        name, name);
 }
 
-static int ask_all(struct remote_credentials *c, const struct remote_profile *profile, struct base_err *err)
+static int from_credential_source(
+        struct remote_credentials *c, const struct remote_profile *profile, const char *source, struct base_err *err)
 {
-	static const char *const role[] = { "role_arn", NULL }, *const sso[] = { "sso_session", "sso_start_url", NULL };
-	int rc = remote_profile_chosen(profile) ? 0 : from_environment(c, err);
-	if (rc == 0)
-		rc = remote_credentials_web_identity(c, profile, err);
-	if (rc == 0) /* before the profile's keys, which are those that the role is assumed with */
-		rc = refuse_profile(profile, role, err);
+	char quoted[2][256];
+	base_err_quote(remote_profile_name(profile), quoted[0], sizeof(quoted[0]));
+	base_err_quote(source, quoted[1], sizeof(quoted[1]));
+	int rc;
+	if (strcmp(source, "Environment") == 0)
+		rc = from_environment(c, err);
+	else if (strcmp(source, "EcsContainer") == 0)
+		rc = remote_credentials_container(c, err);
+	else if (strcmp(source, "Ec2InstanceMetadata") == 0)
+		rc = remote_credentials_instance(c, err);
+	else
+		return base_err_set(err, -EINVAL,
+		        "profile '%s': credential_source = %s: write Environment, EcsContainer or Ec2InstanceMetadata",
+		        quoted[0], quoted[1]);
+	return rc == 0 ? base_err_set(err, -ENOKEY, "profile '%s': credential_source = %s has no credentials",
+	                         quoted[0], quoted[1])
+	               : rc;
+}
+
+/* What a profile says itself, without roles. */
+static int from_own(struct remote_credentials *c, const struct remote_profile *profile, struct base_err *err)
+{
+	char quoted[256];
+	/* Variables for a web identity do not count here. */
+	bool token = setting(profile, "web_identity_token_file");
+	int rc = token ? remote_credentials_web_identity(c, profile, err) : 0;
 	if (rc == 0)
 		rc = from_files(c, profile, err);
 	if (rc == 0)
-		rc = refuse_profile(profile, sso, err);
+		rc = refuse_login(profile, err);
+	return rc == 0 ? base_err_set(err, -ENOKEY,
+	                         "source_profile '%s' has no credentials: give it aws_access_key_id and "
+	                         "aws_secret_access_key, or credential_process",
+	                         base_err_quote(remote_profile_name(profile), quoted, sizeof(quoted)))
+	               : rc;
+}
+
+/* A chain of profiles, each with the role that is assumed with the credentials of the next one. */
+struct chain {
+	struct remote_profile *profiles[ROLES_MAX]; /* the first is not owned */
+	size_t n;
+	bool own; /* the last one has credentials of its own, and no role counts */
+};
+
+/* Appends the source_profile of the last one.  Returns 0; -EINVAL with a sentence: a loop, or too many; errors of
+ * remote_profile_read. */
+static int add_source(struct chain *chain, const char *source, struct base_err *err)
+{
+	char quoted[2][256];
+	const char *first = remote_profile_name(chain->profiles[0]);
+	base_err_quote(first, quoted[0], sizeof(quoted[0]));
+	base_err_quote(source, quoted[1], sizeof(quoted[1]));
+	for (size_t i = 0; i < chain->n; i++)
+		if (strcmp(remote_profile_name(chain->profiles[i]), source) == 0)
+			return base_err_set(err, -EINVAL,
+			        "profile '%s': its source_profile leads to profile '%s' a second time: name a profile "
+			        "with credentials of its own",
+			        quoted[0], quoted[1]);
+	if (chain->n == ROLES_MAX)
+		return base_err_set(err, -EINVAL,
+		        "profile '%s': more than %d profiles, each the source_profile of "
+		        "the one before",
+		        quoted[0], ROLES_MAX);
+	int rc = remote_profile_read(source, err, &chain->profiles[chain->n]);
+	chain->n += rc == 0;
+	return rc;
+}
+
+/* Goes along the profiles to the one with credentials, which are put into c.  Returns 1 or -errno. */
+static int follow_sources(struct remote_credentials *c, struct chain *chain, struct base_err *err)
+{
+	for (;;) {
+		const struct remote_profile *profile = chain->profiles[chain->n - 1];
+		const char *source = setting(profile, "source_profile"), *other = setting(profile, "credential_source");
+		char quoted[256];
+		base_err_quote(remote_profile_name(profile), quoted, sizeof(quoted));
+		if (setting(profile, "mfa_serial"))
+			return refuse_code(profile, err);
+		if (!source == !other)
+			return base_err_set(err, -EINVAL,
+			        "profile '%s' has role_arn and %s source_profile %s credential_source: give one of "
+			        "them",
+			        quoted, source ? "both" : "neither", source ? "and" : "nor");
+		if (other)
+			return from_credential_source(c, profile, other, err);
+		/* A profile may name itself: its keys assume its role. */
+		if (strcmp(source, remote_profile_name(profile)) == 0 && has_keys(profile))
+			return from_own(c, profile, err);
+		int rc = add_source(chain, source, err);
+		if (rc < 0)
+			return rc;
+		const struct remote_profile *next = chain->profiles[chain->n - 1];
+		if (has_keys(next) || !has_role(next)) {
+			chain->own = true;
+			return from_own(c, next, err);
+		}
+	}
+}
+
+/* A profile with role_arn, as botocore's AssumeRoleProvider. */
+static int from_role(struct remote_credentials *c, struct remote_profile *profile, struct base_err *err)
+{
+	if (!has_role(profile))
+		return 0;
+	struct chain chain = { .profiles = { profile }, .n = 1 };
+	int rc = follow_sources(c, &chain, err);
+	for (size_t i = chain.own ? chain.n - 1 : chain.n; i-- > 0 && rc > 0;) {
+		rc = remote_credentials_assume(c, chain.profiles[i], profile, err);
+		rc = rc == 0 ? 1 : rc;
+	}
+	while (chain.n-- > 1)
+		remote_profile_free(chain.profiles[chain.n]);
+	return rc;
+}
+
+static int ask_all(struct remote_credentials *c, struct remote_profile *profile, struct base_err *err)
+{
+	int rc = remote_profile_chosen(profile) ? 0 : from_environment(c, err);
+	if (rc == 0) /* before the profile's keys, which are those that the role is assumed with */
+		rc = from_role(c, profile, err);
+	if (rc == 0)
+		rc = remote_credentials_web_identity(c, profile, err);
+	if (rc == 0)
+		rc = from_files(c, profile, err);
+	if (rc == 0)
+		rc = refuse_login(profile, err);
 	if (rc == 0)
 		rc = remote_credentials_container(c, err);
 	if (rc == 0)

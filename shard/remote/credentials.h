@@ -3,20 +3,22 @@
  *
  * Order of providers (botocore.credentials.create_credential_resolver; docs.aws.amazon.com/sdkref):
  *   1. the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
- *   2. web identity: AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN (EKS), or web_identity_token_file and role_arn of
+ *   2. the role_arn of the profile (AWS_DEFAULT_PROFILE, AWS_PROFILE, else "default"), if it has no
+ *      web_identity_token_file: assumed with credentials of its source_profile, which may have a role, too, or of its
+ *      credential_source (Environment, EcsContainer, Ec2InstanceMetadata)
+ *   3. web identity: AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN (EKS), or web_identity_token_file and role_arn of
  *      the profile
- *   3. the profile (AWS_DEFAULT_PROFILE, AWS_PROFILE, else "default") in AWS_SHARED_CREDENTIALS_FILE
- *      (~/.aws/credentials): keys
- *   4. the profile in either file: credential_process; then keys in AWS_CONFIG_FILE (~/.aws/config)
- *   5. a container's endpoint: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or AWS_CONTAINER_CREDENTIALS_FULL_URI
- *   6. the instance's metadata (IMDSv2), if AWS_EC2_METADATA_DISABLED is not true
+ *   4. the profile in AWS_SHARED_CREDENTIALS_FILE (~/.aws/credentials): keys
+ *   5. the profile in either file: credential_process; then keys in AWS_CONFIG_FILE (~/.aws/config)
+ *   6. a container's endpoint: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or AWS_CONTAINER_CREDENTIALS_FULL_URI
+ *   7. the instance's metadata (IMDSv2), if AWS_EC2_METADATA_DISABLED is not true
  *
- * A profile that assumes a role otherwise (role_arn with source_profile or credential_source) is refused before 3, and
- * one of IAM Identity Center (sso_session, sso_start_url) without keys or credential_process before 5.  The `aws`
- * program can export their credentials for a credential_process of another profile.
+ * A profile of IAM Identity Center or `aws login` (sso_session, sso_start_url, login_session) without keys or
+ * credential_process is refused before 6, and one whose role needs a code (mfa_serial) in 2.  The `aws` program can
+ * export their credentials for a credential_process of another profile.
  *
  * DDPFS_S3_PROFILE and DDPFS_S3_CREDENTIALS count before AWS_DEFAULT_PROFILE and AWS_SHARED_CREDENTIALS_FILE.  If one
- * of them is set, the variables of 1 and 2 do not count.  The mount options s3_* set the variables DDPFS_S3_*.
+ * of them is set, the variables of 1 and 3 do not count.  The mount options s3_* set the variables DDPFS_S3_*.
  *
  * Secrets are in no message.  Their memory is not in a core (MADV_DONTDUMP) and is cleared when it is freed.
  * libcurl has copies of what a request carries: the session token, and what a provider is asked with.
@@ -62,14 +64,15 @@ struct remote_settings {
 	bool requester_pays; /* DDPFS_S3_REQUESTER_PAYS=1 */
 };
 
-/* Reads settings.  Returns 0; -ENOENT with a sentence: the profile that is named is in no file, or its services are not;
+/* Reads settings.  Returns 0; -ENOENT with a sentence: the profile that is named, or its services, are in no file;
  * -EINVAL: a setting cannot be right; -ENOMEM; errors of open(2) and read(2). */
 int remote_settings_get(struct base_err *err, struct remote_settings *ret_settings);
 void remote_settings_done(struct remote_settings *settings);
 
 /* Finds credentials: asks the providers in their order.  Blocks, for each provider at most REMOTE_PROVIDER_TIMEOUT_S.
  * ret_credentials is freed with remote_credentials_free.
- * Returns 0; -ENOKEY with a sentence: no provider has any, or the profile is refused; -EACCES, -EPROTO, -ETIMEDOUT,
+ * Returns 0; -ENOKEY with a sentence: no provider has any, or the profile is refused; -EINVAL, -ENOENT with a sentence:
+ * the profile's role cannot be assumed as it stands there; -EACCES, -EPROTO, -ETIMEDOUT,
  * -ECONNREFUSED with a sentence: the provider that is configured failed; -ENOMEM. */
 int remote_credentials_get(struct base_err *err, struct remote_credentials **ret_credentials);
 /* Makes an empty set.  Returns NULL: out of memory. */

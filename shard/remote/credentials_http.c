@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Credentials from services: web identity, a container's endpoint, the instance's metadata;
+/* Credentials from services of the host: a container's endpoint, the instance's metadata;
  * shard/remote/credentials.h first. */
 #include <errno.h>
 #include <stdio.h>
@@ -12,13 +12,10 @@
 #include "shard/base/io.h"
 #include "shard/remote/credentials_private.h"
 #include "shard/remote/fetch.h"
-#include "shard/remote/uri.h"
-#include "shard/remote/xml.h"
 
-enum { BUSY_TRIES = 3, BUSY_PAUSE_MS = 200 };
+enum { BUSY_TRIES = 3, BUSY_PAUSE_MS = 200, TOKEN_FILE_MAX = 65536, INSTANCE_TIMEOUT_S = 2 };
 
-/* Asks again if the provider is busy. */
-static int fetch_patiently(struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer)
+int remote_credentials_ask(const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer)
 {
 	for (unsigned tries = 1;; tries++) {
 		int rc = remote_fetch(fetch, err, ret_answer);
@@ -39,99 +36,15 @@ static int ask(struct remote_fetch *fetch, const char *first, const char *second
 	int rc = (first && !list) || (second && !longer) ? base_err_set(err, -ENOMEM, "out of memory") : 0;
 	fetch->headers = list ? list : longer;
 	if (rc == 0)
-		rc = fetch_patiently(fetch, err, ret_answer);
+		rc = remote_credentials_ask(fetch, err, ret_answer);
 	curl_slist_free_all(fetch->headers);
 	return rc;
 }
-
-enum { TOKEN_FILE_MAX = 65536, INSTANCE_TIMEOUT_S = 2 };
 
 static const char *variable(const char *name)
 {
 	const char *value = getenv(name);
 	return value && *value ? value : NULL;
-}
-
-/* ---- web identity: AssumeRoleWithWebIdentity of STS, which is not signed ---- */
-
-static int take_xml(struct remote_credentials *c, const char *xml, struct base_err *err)
-{
-	cleanup_free char *access_key = remote_xml_element(xml, "AccessKeyId", NULL);
-	cleanup_free char *secret_key = remote_xml_element(xml, "SecretAccessKey", NULL);
-	cleanup_free char *token = remote_xml_element(xml, "SessionToken", NULL);
-	cleanup_free char *expiration = remote_xml_element(xml, "Expiration", NULL);
-	int rc = remote_credentials_put(c, "web identity", access_key, secret_key, token, err);
-	if (rc == 0)
-		rc = remote_credentials_expire(c, expiration, err);
-	if (secret_key)
-		explicit_bzero(secret_key, strlen(secret_key));
-	return rc;
-}
-
-static int assume_role(
-        struct remote_credentials *c, const char *role, const char *token, const char *region, struct base_err *err)
-{
-	const char *session = variable("AWS_ROLE_SESSION_NAME");
-	const char *endpoint = variable("AWS_ENDPOINT_URL_STS");
-	cleanup_free char *role_text = remote_uri_encode(role, strlen(role), false);
-	cleanup_free char *token_text = remote_uri_encode(token, strlen(token), false);
-	cleanup_free char *session_text =
-	        session ? remote_uri_encode(session, strlen(session), false) : strdup("ddpfs");
-	cleanup_free char *body = NULL, *url = NULL;
-	if (!role_text || !token_text || !session_text ||
-	        asprintf(&body,
-	                "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=%s&RoleSessionName=%s"
-	                "&WebIdentityToken=%s",
-	                role_text, session_text, token_text) < 0 ||
-	        (endpoint ? asprintf(&url, "%s/", endpoint)
-	                  : asprintf(&url, "https://sts%s%s.amazonaws.com/", region ? "." : "", region ? region : "")) <
-	                0)
-		return base_err_set(err, -ENOMEM, "out of memory");
-	struct remote_answer answer;
-	int rc = ask(&(struct remote_fetch){ .method = "POST",
-	                     .url = url,
-	                     .body = body,
-	                     .body_len = strlen(body),
-	                     .timeout_s = REMOTE_PROVIDER_TIMEOUT_S,
-	                     .ca_bundle = variable("AWS_CA_BUNDLE") },
-	        "Content-Type: application/x-www-form-urlencoded", NULL, err, &answer);
-	explicit_bzero(body, strlen(body));
-	if (rc < 0)
-		return rc;
-	rc = answer.status == 200 ? take_xml(c, answer.body, err)
-	                          : base_err_set(err, -EACCES, "web identity: STS refuses role '%s' (status %ld)", role,
-	                                    answer.status);
-	remote_answer_done(&answer);
-	return rc;
-}
-
-int remote_credentials_web_identity(
-        struct remote_credentials *c, const struct remote_profile *profile, struct base_err *err)
-{
-	bool chosen = remote_profile_chosen(profile);
-	const char *file = chosen ? NULL : variable("AWS_WEB_IDENTITY_TOKEN_FILE"), *role = variable("AWS_ROLE_ARN");
-	const char *region = variable("AWS_REGION");
-	if (!region)
-		region = variable("AWS_DEFAULT_REGION");
-	if (!region)
-		region = remote_profile_value(profile, REMOTE_PROFILE_ANY, "region");
-	if (!file) {
-		file = remote_profile_value(profile, REMOTE_PROFILE_ANY, "web_identity_token_file");
-		role = remote_profile_value(profile, REMOTE_PROFILE_ANY, "role_arn");
-	}
-	if (!file)
-		return 0;
-	if (!role)
-		return base_err_set(err, -ENOKEY, "web identity: the role is missing; set AWS_ROLE_ARN");
-	cleanup_free char *token = NULL;
-	size_t len = 0;
-	int rc = base_read_file(file, TOKEN_FILE_MAX, &token, &len);
-	if (rc < 0)
-		return base_err_set(err, rc, "web identity: cannot read the token in '%s': %s", file, base_err_str(rc));
-	token[strcspn(token, "\r\n")] = 0;
-	rc = assume_role(c, role, token, region, err);
-	explicit_bzero(token, len);
-	return rc < 0 ? rc : 1;
 }
 
 /* ---- container: ECS, EKS Pod Identity ---- */

@@ -7,6 +7,7 @@ import json
 import re
 import threading
 import time
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -173,32 +174,30 @@ def test_a_program(bucket, scratch):
     assert "60 (0 common)" in shows_dataset()
 
 
-@pytest.mark.parametrize("key, config", [
-    ("role_arn", "[profile train]\nrole_arn = arn:aws:iam::1:role/t\nsource_profile = base\n"
-                 "[profile base]\naws_access_key_id=AKBASE\naws_secret_access_key=x\n"),
-    ("role_arn", "[profile train]\nrole_arn = arn:aws:iam::1:role/t\nsource_profile = train\n"
-                 "aws_access_key_id=AKBASE\naws_secret_access_key=x\n"),
-    ("role_arn", "[profile train]\nrole_arn = arn:aws:iam::1:role/t\ncredential_source = Ec2InstanceMetadata\n"),
-    ("sso_session", "[profile train]\nsso_session = work\nsso_account_id = 1\nsso_role_name = t\n"
-                    "[sso-session work]\nsso_region = eu-west-1\nsso_start_url = https://example.com/start\n"),
-    ("sso_start_url", "[profile train]\nsso_start_url = https://example.com/start\nsso_account_id = 1\n"),
-], ids=["role", "role-of-its-own-keys", "role-of-the-instance", "sso", "sso-before-sessions"])
-def test_a_profile_that_only_aws_can_use(key, config, bucket, provider, scratch, monkeypatch):
+@pytest.mark.parametrize("said, config", [
+    ("sso_session, and ddpfs cannot log in", "sso_session = work\nsso_account_id = 1\nsso_role_name = t\n"
+     "[sso-session work]\nsso_region = eu-west-1\nsso_start_url = https://example.com/start\n"),
+    ("sso_start_url, and ddpfs cannot log in", "sso_start_url = https://example.com/start\nsso_account_id = 1\n"),
+    ("login_session, and ddpfs cannot log in", "login_session = arn:aws:iam::1:user/u\n"),
+    ("mfa_serial, and ddpfs cannot ask for a code", "role_arn = arn:aws:iam::1:role/t\nsource_profile = base\n"
+     "mfa_serial = arn:aws:iam::1:mfa/d\n[profile base]\naws_access_key_id=AKBASE\naws_secret_access_key=x\n"),
+], ids=["sso", "sso-before-sessions", "login", "code"])
+def test_a_profile_that_only_aws_can_use(said, config, bucket, provider, scratch, monkeypatch):
     """It is refused by name, with the way out, and no other provider is asked in its place."""
+    config = f"[profile train]\n{config}"
     bucket("AKEXPORTED")
     provider.answers["GET", "/creds"] = lambda _headers, _body: keys("AKCONTAINER")
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", provider.url + "/creds")
     (scratch / "config").write_text(config)
     monkeypatch.setenv("AWS_PROFILE", "train")
-    done = tools.run([tools.tool("mkshard"), "info", "s3://bucket/train"], check=False)
-    line = "credential_process = aws configure export-credentials --profile train"
-    assert done.returncode == 1 and f"profile 'train' has {key}, which ddpfs cannot use" in done.stderr
-    assert f"'{line}'" in done.stderr
+    line = "credential_process = aws configure export-credentials --profile train --format process"
+    text = refusal()
+    assert f"profile 'train' has {said}" in text and f"'{line}'" in text
     # What the sentence says helps; `aws` is a script here.
     (scratch / "answer").write_text(keys("AKEXPORTED", name="SessionToken"))
     (scratch / "bin").mkdir()
-    (scratch / "bin/aws").write_text(f"#!/bin/sh\ntest \"$*\" = 'configure export-credentials --profile train' && "
-                                     f"cat {scratch}/answer\n")
+    (scratch / "bin/aws").write_text(f"#!/bin/sh\ntest \"$*\" = 'configure export-credentials --profile train --format process' "
+                                     f"&& cat {scratch}/answer\n")
     (scratch / "bin/aws").chmod(0o755)
     monkeypatch.setenv("PATH", f"{scratch}/bin", prepend=":")
     (scratch / "config").write_text(f"{config}[profile exported]\n{line}\n")
@@ -268,6 +267,129 @@ def test_web_identity(busy, bucket, provider, scratch, monkeypatch):
     monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/t")
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", provider.url)
     assert "60 (0 common)" in shows_dataset()
+
+
+class Sts:
+    """A fake AWS Security Token Service: which role somebody with these keys may assume, and the keys that he gets."""
+
+    def __init__(self, roles):
+        self.roles, self.forms, self.seconds = roles, [], 3600
+
+    def __call__(self, headers, body):
+        form = dict(urllib.parse.parse_qsl(body, strict_parsing=True))
+        signed_by, day, *scope = headers["Authorization"].partition("Credential=")[2].partition(",")[0].split("/")
+        assert form["Action"] == "AssumeRole" and len(day) == 8 and scope == ["eu-west-1", "sts", "aws4_request"]
+        assert ("x-amz-security-token" in headers["Authorization"]) == (headers["x-amz-security-token"] is not None)
+        self.forms.append((signed_by, headers["x-amz-security-token"], form))
+        if (signed_by, form["RoleArn"]) not in self.roles:
+            return None
+        found = json.loads(keys(self.roles[signed_by, form["RoleArn"]], self.seconds, f"TOKENof{form['RoleArn']}"))
+        found["SessionToken"] = found.pop("Token")
+        inner = "".join(f"<{name}>{value}</{name}>" for name, value in found.items())
+        return f"<AssumeRoleResponse><AssumeRoleResult><Credentials>{inner}</Credentials></AssumeRoleResult></AssumeRoleResponse>"
+
+
+@pytest.fixture
+def sts(provider, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", provider.url)
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_PROFILE", "train")
+    provider.answers["POST", "/"] = Sts({("AKBASE", "role/middle"): "AKMIDDLE", ("AKMIDDLE", "role/t"): "AKROLE",
+                                         ("AKBASE", "role/t"): "AKROLE"})
+    return provider.answers["POST", "/"]
+
+
+BASE = "aws_access_key_id = AKBASE\naws_secret_access_key = x\n"
+
+
+@pytest.mark.parametrize("config", [
+    f"source_profile = my base\n[profile 'my base']\n{BASE}role_arn = not assumed\nsource_profile = train\n",
+    f"source_profile = train\n{BASE}",
+    f"source_profile = base\n[profile base]\ncredential_process = cat ANSWER\n",
+    f"source_profile = middle\n[profile middle]\nrole_arn = role/middle\nsource_profile = base\n[profile base]\n{BASE}",
+], ids=["keys", "its-own-keys", "program", "two-roles"])
+def test_a_role_is_assumed(config, bucket, sts, scratch):
+    bucket("AKROLE")
+    (scratch / "answer").write_text(keys("AKBASE", name="SessionToken"))
+    (scratch / "config").write_text(f"[profile train]\nrole_arn = role/t\n{config}".replace("ANSWER", f"{scratch}/answer"))
+    assert "60 (0 common)" in shows_dataset()
+    assert sts.forms[-1][2] == {"Action": "AssumeRole", "Version": "2011-06-15", "RoleArn": "role/t",
+                                "RoleSessionName": "ddpfs"}
+
+
+def test_what_a_role_is_assumed_with(bucket, sts, scratch):
+    """Each role with the token of the one before; its own name, time and ID."""
+    bucket("AKROLE")
+    (scratch / "config").write_text("[profile train]\nrole_arn = role/t\nsource_profile = middle\nduration_seconds = 900\n"
+                                    "external_id = an id/of us\nrole_session_name = epoch-1\n"
+                                    "[profile middle]\nrole_arn = role/middle\nsource_profile = base\n"
+                                    "duration_seconds = long\n")
+    (scratch / "credentials").write_text(f"[base]\n{BASE}aws_session_token = TOKENofBase\n")
+    assert "60 (0 common)" in shows_dataset()
+    middle, last = sts.forms[-2:]
+    assert middle[:2] == ("AKBASE", "TOKENofBase") and "DurationSeconds" not in middle[2]
+    assert last[:2] == ("AKMIDDLE", "TOKENofrole/middle")
+    assert (last[2]["DurationSeconds"], last[2]["ExternalId"], last[2]["RoleSessionName"]) == ("900", "an id/of us", "epoch-1")
+
+
+@pytest.mark.parametrize("source", ["Environment", "EcsContainer", "Ec2InstanceMetadata"])
+def test_the_credential_source_of_a_role(source, bucket, provider, sts, scratch, monkeypatch):
+    bucket("AKROLE")
+    (scratch / "config").write_text(f"[profile train]\nrole_arn = role/t\ncredential_source = {source}\n")
+    if source == "Environment":  # it counts, although s3_profile= says that variables do not count
+        monkeypatch.setenv("DDPFS_S3_PROFILE", "train")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKBASE")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    elif source == "EcsContainer":
+        provider.answers["GET", "/creds"] = lambda _headers, _body: keys("AKBASE")
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", provider.url + "/creds")
+    else:
+        role = "/latest/meta-data/iam/security-credentials/"
+        provider.answers["PUT", "/latest/api/token"] = lambda _headers, _body: "T0KEN"
+        provider.answers["GET", role] = lambda _headers, _body: "trainer"
+        provider.answers["GET", role + "trainer"] = lambda _headers, _body: keys("AKBASE", 3600)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", provider.url)
+    assert "60 (0 common)" in shows_dataset()
+
+
+@pytest.mark.parametrize("config, said", [
+    ("source_profile = b\n[profile b]\nrole_arn = r\nsource_profile = train\n", "leads to profile 'train' a second time"),
+    ("source_profile = train\n", "leads to profile 'train' a second time"),
+    ("source_profile = gone\n", "profile 'gone': neither ~/.aws/credentials nor ~/.aws/config has it (source_profile)"),
+    ("source_profile = b\n[profile b]\nregion = eu-west-1\n", "source_profile 'b' has no credentials"),
+    ("source_profile = b\n[profile b]\nsso_session = work\n", "export-credentials --profile b --format process"),
+    ("source_profile = b\ncredential_source = Environment\n", "both source_profile and credential_source"),
+    ("", "neither source_profile nor credential_source"),
+    ("credential_source = environment\n", "write Environment, EcsContainer or Ec2InstanceMetadata"),
+    ("credential_source = Environment\n", "credential_source = Environment has no credentials"),
+    ("source_profile = p0\n" + "".join(f"[profile p{i}]\nrole_arn = r\nsource_profile = p{i + 1}\n" for i in range(9)),
+     "profile 'train': more than 8 profiles"),
+    (f"source_profile = b\n[profile b]\n{BASE.replace('AKBASE', 'AKNOBODY')}", "an assumed role: STS refuses role 'role/t'"),
+], ids=["loop", "itself", "gone", "empty", "sso", "both", "neither", "word", "no-keys", "long", "refused"])
+def test_a_role_that_cannot_be_assumed_is_said(config, said, bucket, sts, scratch):
+    bucket("AKROLE")
+    (scratch / "config").write_text(f"[profile train]\nrole_arn = role/t\n{config}")
+    assert said in refusal()
+
+
+def test_a_role_is_assumed_anew_under_a_mount(bucket, sts, scratch, mount):
+    bucket("AKROLE AKSECOND")
+    (scratch / "config").write_text(f"[profile train]\nrole_arn = role/t\nsource_profile = train\n{BASE}")
+    sts.seconds = 4  # half of 4 s: due after 2 s
+    m = mount("s3://bucket/train", "view=all,layout=tree,memory=64M")
+    sts.seconds = 3600
+    sts.roles["AKBASE", "role/t"] = "AKSECOND"
+    names = iter(sorted(bucket.files))
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        name = next(names)
+        assert (m.path / name).read_bytes() == bucket.files[name]
+        time.sleep(0.2)
+    bucket("AKSECOND")
+    for name in names:
+        assert (m.path / name).read_bytes() == bucket.files[name]
+    assert tools.stat_json(m.path)["store_retries"] == 0, "a request was refused"
 
 
 def test_a_public_bucket_needs_none(bucket, http_store, monkeypatch):

@@ -58,6 +58,27 @@ def test_a_line_of_fstab_mounts_it(s3, server, source, scratch, monkeypatch):
     private.run(f"mount -a; diff -r {path} {scratch}/mnt; umount {scratch}/mnt")
 
 
+def test_a_role_that_moto_gives(s3, server, source, scratch, monkeypatch):
+    """moto checks the signatures for STS, too."""
+    path, _ = source
+    tools.mkshard("pack", path, f"s3://data/{PREFIX}")
+    iam = server.client("iam")
+    trust = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "*"}}]}
+    role = iam.create_role(RoleName="reader", AssumeRolePolicyDocument=json.dumps(trust))["Role"]["Arn"]
+    allow = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+    iam.put_role_policy(RoleName="reader", PolicyName="all", PolicyDocument=json.dumps(allow))
+    for name in server.environment():
+        monkeypatch.delenv(name)
+    (scratch / "config").write_text(
+        f"[default]\nrole_arn = {role}\nsource_profile = trainer\nregion = eu-west-1\nservices = moto\n"
+        f"[profile trainer]\naws_access_key_id = {server.access_key}\naws_secret_access_key = {server.secret_key}\n"
+        f"[services moto]\nsts =\n  endpoint_url = {server.url}\ns3 =\n  endpoint_url = {server.url}\n")
+    assert "120 (0 common)" in tools.mkshard("info", f"s3://data/{PREFIX}").stdout
+    config = (scratch / "config").read_text()
+    (scratch / "config").write_text(config.replace(server.secret_key, "wrong"))
+    assert "an assumed role: STS refuses role" in fails(tools.tool("mkshard"), "info", f"s3://data/{PREFIX}")
+
+
 def test_a_shard_of_many_parts_has_the_bytes_of_one_that_was_packed_here(s3, scratch, pack):
     (scratch / "big").mkdir()
     (scratch / "big/one.bin").write_bytes(os.urandom(40 << 20))
