@@ -339,6 +339,60 @@ def test_several_files_an_item(mount, pack, scratch, recorder, how):
     wait_until(lambda: recorder.latest() == expected)  # the first list may have the first files only
 
 
+class Slow(Files):
+    """A dataset that hangs in forked children when it has read a file, and says so before."""
+
+    def __init__(self, root, beside=None):
+        super().__init__(root)
+        self.process, self.beside = os.getpid(), beside
+
+    def __getitem__(self, i):
+        super().__getitem__(i)
+        if self.beside:
+            Path(self.beside(self.samples[i][0])).read_bytes()
+        if os.getpid() != self.process:
+            sampler_copy.Mount("").follow([], list="read", append=True, skip_unknown=True)
+            time.sleep(600)
+        return i
+
+
+def test_draws_are_announced_while_an_item_is_read(place, recorder, monkeypatch):
+    """A whole epoch, though the first item that is read whole is never over."""
+    monkeypatch.setattr(sample_paths, "WHOLE_S", 600)
+    for dataset in Slow(place), Hidden(Slow(place)):
+        recorder.told.clear()
+        drawn = [i * 7 % 100 for i in range(5000)]
+        loader = ddpfs.torch.follow(DataLoader(dataset, 8, sampler=drawn))
+        read(loader, until_told(recorder, 5000), limit=8)
+        assert recorder.names() == names_of(Files(place), place, drawn)
+
+
+def test_an_item_that_hangs_is_announced_with_the_files_before(mount, pack, scratch, recorder, monkeypatch):
+    monkeypatch.setattr(sample_paths, "WHOLE_S", 0.2)
+    for kind in "images", "masks":
+        (scratch / "pairs" / kind).mkdir(parents=True)
+        for i in range(50):
+            (scratch / "pairs" / kind / str(i)).write_text("x")
+    root = mount(pack(scratch / "pairs"), "view=all").path
+    dataset = Slow(root / "images", beside=lambda path: path.replace("images", "masks"))
+    loader = ddpfs.torch.follow(DataLoader(dataset, 8))
+    expected = [name for path in names_of(dataset, root, range(50)) for name in (path, path.replace("images", "masks"))]
+    read(loader, lambda: wait_until(lambda: recorder.latest() == expected))
+
+
+def test_an_item_is_read_whole_in_one_epoch_only(place, recorder, monkeypatch):
+    monkeypatch.setattr(sample_paths, "WHOLE_S", 0.2)
+    dataset = Slow(place)
+    for epoch in range(3):
+        iterator = iter(ddpfs.torch.follow(DataLoader(dataset, 8, shuffle=True)))
+        next(iterator)
+        wait_until(lambda: len(recorder.names()) == 100 * (epoch + 1))
+        if epoch == 0:
+            wait_until(iterator._ddpfs._copy._shared.noted)
+        assert len(list(iterator)) == 12
+    assert [name for name, _, _ in recorder.told].count("read") == 1
+
+
 @pytest.mark.parametrize("kind", ["lists", "tensors", "arrays"])
 def test_batches_that_the_loader_does_not_make(place, recorder, kind):
     """batch_size=None and a batch sampler: the dataset takes a list of indices."""

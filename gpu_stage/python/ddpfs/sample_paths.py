@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import sys
+import time
 from bisect import bisect_right
 from collections import Counter
 from difflib import SequenceMatcher
@@ -17,7 +18,7 @@ from operator import index as as_int
 
 LISTS = ("samples", "imgs", "files", "paths", "data")  # attributes of datasets that hold a path, or (path, ...), an item
 FILES_MAX = 8  # files of an item that are looked for
-WHOLE_S = 2  # so long an item may take when all of it is read
+WHOLE_S = 2  # an item that is read whole has this time for each file that it opens, and for the rest
 XATTR = "user.ddpfs.view"  # the root of a ddpfs mount has it
 
 
@@ -210,7 +211,7 @@ class Trial:
     def __init__(self, dataset, places, in_lists=False):
         """in_lists: the dataset takes lists of indices."""
         self._dataset, self._places, self._in_lists = dataset, places, in_lists
-        self._shared, self._seen, self._stop, self._active = set(), [], False, False
+        self._shared, self._seen, self._stop, self._active, self._tell = set(), [], False, False, None
         self.several = False  # learn() has found several files an item
         sys.addaudithook(self._audit)
 
@@ -223,6 +224,8 @@ class Trial:
             if there is None or there in self._shared:
                 return
             self._seen.append(arguments[0])
+            if self._tell:
+                self._tell(arguments[0])
             if self._stop:
                 raise _Opened
         finally:
@@ -255,19 +258,17 @@ class Trial:
             return None
         return told
 
-    def learn(self, indices):
+    def learn(self, indices, whole):
         """Returns the function from an index to the paths of the files that the dataset opens, or None.
 
-        indices   several, as different as possible; all are asked for"""
+        indices   several, as different as possible; all are asked for
+        whole     {index: paths that a Reader saw}; of others, the first file is looked for, unless Python sees none"""
         some, lists = list(dict.fromkeys(indices)), columns(self._dataset)
-        whole = {some[0]: self._apart(some[0])}
-        if not whole[some[0]] and len(some) > 1:
-            whole[some[1]] = self._apart(some[1])
-        if not any(whole.values()):
+        if whole and not any(whole.values()):
             return self._unseen(lists, some)
         self._find_shared(some)
         self.several = any(len(self._unshared(paths)) > 1 for paths in whole.values())
-        opened = {i: self._unshared(whole.get(i) or (self._apart(i) if self.several else self._try(i))) for i in some}
+        opened = {i: self._unshared(whole.get(i) or self._try(i)) for i in some}
         counts = Counter(map(len, filter(None, opened.values())))
         if not counts:
             return None
@@ -289,24 +290,14 @@ class Trial:
 
         return files
 
-    def _apart(self, i):
-        """The paths that item i opens when all of it is read.  A process of its own reads it, as this may take long, or
-        hang where threads of the trainer are missed.  Then it is the first path only."""
-        here, there = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
-                texts = dict.fromkeys(map(_text, self._try(i, stop=False)))
-                os.write(there, json.dumps(list(texts)[:2 * FILES_MAX]).encode())
-            finally:
-                os._exit(0)
-        os.close(there)
-        said = os.read(here, 1 << 16) if select.select([here], [], [], WHOLE_S)[0] else b""
-        os.close(here)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        return json.loads(said) if said else self._try(i)
+    def still_opens(self, whole):
+        """Whether each of these items opens the first file that a Reader saw."""
+        return all(not paths or list(map(_text, self._try(i)[:1])) == paths[:1] for i, paths in whole.items())
+
+    def read(self, i, tell):
+        """Reads all of item i; calls tell(path) at each open."""
+        self._tell = tell
+        self._try(i, stop=False)
 
     def _unshared(self, paths):
         return [text for text in dict.fromkeys(map(_text, paths)) if self._places.find(text) not in self._shared]
@@ -362,3 +353,53 @@ class Trial:
     def __call__(self, i):
         found = self._try(i)
         return found[0] if found else None
+
+
+class Reader:
+    """Reads items whole and notes what they open: `whole`, {index: paths}.  Each item has a process of its own, as it may
+    take long, or hang where threads of the trainer are missed.  Then those paths count that were opened before."""
+
+    def __init__(self, trial, indices):
+        self.whole, self._trial, self._left = {}, trial, list(dict.fromkeys(indices))
+        self._start()
+
+    def _start(self):
+        self._index, self._text, self._heard, parent = self._left.pop(0), b"", time.monotonic(), os.getpid()
+        self._pipe, there = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+                if os.getppid() == parent:
+                    self._trial.read(self._index, lambda path: os.write(there, json.dumps(_text(path)).encode() + b"\n"))
+            finally:
+                os._exit(0)
+        os.close(there)
+
+    def has_seen(self):
+        """Whether an item has opened a file."""
+        return bool(self._text) or any(self.whole.values())
+
+    def is_over(self, wait=lambda: False):
+        """Whether all is read that is needed.  Waits for it while wait() is true."""
+        while self._pipe is not None:
+            ready = select.select([self._pipe], [], [], 0.05 if wait() else 0)[0]
+            said = os.read(self._pipe, 1 << 16) if ready else b""
+            if said:
+                self._text += said
+                self._heard = time.monotonic()
+            if ready and not said or time.monotonic() - self._heard > WHOLE_S or self._text.count(b"\n") > 2 * FILES_MAX:
+                self._end()
+            elif not ready and not wait():
+                return False
+        return True
+
+    def _end(self):
+        os.close(self._pipe)
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        paths = [json.loads(line) for line in self._text.split(b"\n")[:-1]]
+        self._pipe, self._text, self.whole[self._index] = None, b"", list(dict.fromkeys(paths))[:2 * FILES_MAX]
+        most = max(map(len, self.whole.values()))
+        if self._left and (most > 1 or most == 0 and len(self.whole) < 2):
+            self._start()

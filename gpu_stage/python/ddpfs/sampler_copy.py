@@ -20,6 +20,7 @@ import errno
 import fcntl
 import functools
 import gc
+import json
 import mmap
 import os
 import random
@@ -34,10 +35,12 @@ import warnings
 import weakref
 
 from .mount import Mount
-from .sample_paths import Places, Trial, listed
+from .sample_paths import Places, Reader, Trial, listed
 
 RING = 1 << 22  # indices that the child may be ahead of the trainer; 8 bytes each, used as they are needed
 ROOTS_BYTES = 1 << 16  # for the paths of mounts
+NOTE_BYTES = 1 << 16  # for what items open
+LATEST_MAX = 1 << 18  # indices that the child may be ahead of the trainer while it finds out what items open
 FIRST_PIECE, PIECE = 1024, 65536  # indices of an announcement
 PIECE_S = 0.05  # a sampler that draws slowly is announced in smaller pieces
 WRONG_MAX = 2  # a sampler that was wrong in so many epochs is left alone
@@ -76,12 +79,14 @@ def _items(drawn, batched):
 
 class _Shared:
     """Memory of parent and child.  `index` is a ring of the child's draws.  `used` is how many of them the parent has
-    compared.  The mounts that the child has told stand behind them."""
+    compared.  The mounts that the child has told stand behind them, and what items open."""
 
     def __init__(self):
-        memory = memoryview(mmap.mmap(-1, 8 * (RING + 1) + ROOTS_BYTES))
-        words = memory[:8 * (RING + 1)].cast("q")
-        self.used, self.index, self._roots, self._end = words[:1], words[1:], memory[8 * (RING + 1):], 0
+        end = 8 * (RING + 2)
+        memory = memoryview(mmap.mmap(-1, end + ROOTS_BYTES + NOTE_BYTES))
+        words = memory[:end].cast("q")
+        self.used, self._noted, self.index = words[:1], words[1:2], words[2:]
+        self._roots, self._note, self._end = memory[end:end + ROOTS_BYTES], memory[end + ROOTS_BYTES:], 0
 
     def address(self):
         return ctypes.addressof(ctypes.c_char.from_buffer(self._roots))
@@ -91,6 +96,17 @@ class _Shared:
         if self._end + len(text) <= ROOTS_BYTES:
             self._roots[self._end:self._end + len(text)] = text
             self._end += len(text)
+
+    def note(self, whole):
+        """For later epochs: {index: paths}."""
+        text = json.dumps(list(whole.items())).encode()
+        if len(text) <= NOTE_BYTES:
+            self._note[:len(text)] = text
+            self._noted[0] = len(text)  # last, as the child may be ended at any point
+
+    def noted(self):
+        """What was noted, or None."""
+        return dict(json.loads(bytes(self._note[:self._noted[0]]))) if self._noted[0] else None
 
     def roots(self):
         return [os.fsdecode(root) for root in bytes(self._roots).split(b"\0") if root]
@@ -180,12 +196,15 @@ class _Child:
 
     draws, batched   the sampler's iterator, and whether it draws lists
     dataset          or None: draws are paths
-    paths            the function from an index to a path or several; or None: to be found out"""
+    paths            the function from an index to a path or several; or None: to be found out
+    whole            what an earlier epoch's Reader saw, or None"""
 
-    def __init__(self, name, shared, pipe, draws, batched, dataset, paths):
+    def __init__(self, name, shared, pipe, draws, batched, dataset, paths, whole):
         self._name, self._shared, self._pipe = name, shared, pipe
         self._draws, self._batched, self._dataset, self._paths = draws, batched, dataset, paths
         self._places, self._mounts, self._n, self._in_lists = Places(), {}, 0, False
+        self._trial, self._some, self._whole, self._reader = None, (), whole, None
+        self._latest = []  # what was announced since self._reader began
 
     def run(self):
         if self._dataset is None:
@@ -196,13 +215,14 @@ class _Child:
             if not indices:
                 break
             any_drawn = True
-            if self._paths is not None:
-                self._publish(indices)
-            elif not self._find_paths(indices):
+            if self._paths is None and not self._find_paths(indices):
                 self._say(NO_FILES)
                 return
+            self._publish(indices)
+            self._look_further(lambda: self._n - self._shared.used[0] > LATEST_MAX)
             size = min(size * 4, PIECE)
         self._say(NO_FILES if any_drawn and not self._mounts else ENDED)
+        self._look_further(lambda: True)
 
     def _draw(self, size):
         """Returns the next indices, about `size`, and whether there may be more."""
@@ -217,9 +237,10 @@ class _Child:
         return indices, True
 
     def _find_paths(self, indices):
-        """Decides how an index becomes a path, and announces these.  Returns whether there is a way.
+        """Decides how an index becomes a path.  Returns whether there is a way.
 
-        What the dataset's list tells is announced at once: to find out whether items have more files takes longer."""
+        If a list or a first open tells it, that goes out at once: to find out whether items have more files takes longer,
+        and goes on beside (_look_further)."""
         some = indices[0], next((i for i in indices if i != indices[0]), indices[0]), indices[-1]
         if type(indices[0]) is int:
             try:
@@ -227,25 +248,51 @@ class _Child:
                 some += 0, size // 2, size - 1
             except Exception:
                 pass  # a dataset need not have a length
+        self._some = some
         with _RandomStates():
-            trial = Trial(self._dataset, self._places, self._in_lists)
+            self._trial = trial = Trial(self._dataset, self._places, self._in_lists)
             self._paths = trial.by_list(some[:2])
-        if self._paths is not None:
-            self._publish(indices)
-        with _RandomStates():
-            learned = trial.learn(some)
-        if self._paths is None and learned:
-            self._paths = learned
-            self._publish(indices)
-        elif learned and trial.several:
-            self._paths = learned
-            self._mounts.clear()  # the list begins anew
-            self._announce(indices)
+            if self._whole and trial.still_opens(self._whole):  # an earlier epoch has read them
+                self._learn(self._whole)
+                return self._paths is not None
+            self._reader = reader = Reader(trial, some)
+            if self._paths is None:
+                reader.is_over(lambda: not reader.has_seen())
+                if reader.has_seen():
+                    self._paths = trial.learn(some, {})
+        if self._paths is None and reader.is_over(lambda: True):
+            self._look_further()
         return self._paths is not None
+
+    def _learn(self, whole):
+        """Decides by what a Reader saw.  Returns whether that is news."""
+        if self._paths is not None and max(map(len, whole.values())) < 2:
+            return False
+        with _RandomStates():
+            learned = self._trial.learn(self._some, whole)
+        news = learned is not None and (self._paths is None or self._trial.several)
+        if news:
+            self._paths = learned
+        return news
+
+    def _look_further(self, wait=lambda: False):
+        """Takes notice if the items are read that tell whether an item has several files."""
+        if self._reader is None or not self._reader.is_over(wait):
+            return
+        whole, self._reader = self._reader.whole, None
+        if all(type(i) is int for i in whole):
+            self._shared.note(whole)
+        latest = self._latest[max(0, self._shared.used[0] - FIRST_PIECE):]
+        self._latest = []
+        if self._learn(whole) and latest:
+            self._mounts.clear()  # the list begins anew, where the trainer is
+            self._announce(latest)
 
     def _publish(self, indices):
         """Tells the servers and the parent."""
         self._announce(indices)
+        if self._reader is not None:
+            self._latest += indices
         if self._dataset is not None:
             self._tell(indices)
 
@@ -298,12 +345,12 @@ class Copy:
 
     def __init__(self, name):
         self.wrong = self.no_files = False
-        self._name, self._child, self._shared, self._pipe = name, None, None, None
+        self._name, self._child, self._shared, self._pipe, self._dataset = name, None, None, None, None
         self._pending, self._known, self._compared, self._ended = [], 0, 0, False
 
     def start(self, draws, batched, dataset, paths):
         """Forks a _Child with these arguments."""
-        self._shared = _Shared()
+        self._shared, self._dataset = _Shared(), dataset
         self._pipe, child_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._pipe, False)
         state, parent = random.getstate(), os.getpid()  # the module random gives a forked child another state
@@ -311,7 +358,7 @@ class Copy:
         try:
             pid = os.fork()
             if pid == 0:
-                self._be_the_child(parent, state, child_end, draws, batched, dataset, paths)
+                self._be_the_child(parent, state, child_end, draws, batched, dataset, paths, _recall(dataset))
             self._child = self._pidfd(pid)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -405,6 +452,8 @@ class Copy:
             os.close(self._child)
         if self._pipe is not None:
             os.close(self._pipe)
+        if self._shared is not None:
+            _remember(self._dataset, self._shared.noted())
         roots = self._shared.roots() if forget and self._shared else ()
         if roots:  # a server that hangs does not hold up the trainer
             threading.Thread(target=_forget, args=(roots, self._name), name="ddpfs-forget", daemon=True).start()
@@ -424,6 +473,7 @@ def _forget(roots, name):
 
 _wrong = weakref.WeakKeyDictionary()  # sampler or dataset: epochs in which it was wrong
 _lies_on_ddpfs = weakref.WeakKeyDictionary()  # dataset: whether
+_read_whole = weakref.WeakKeyDictionary()  # dataset: {index: paths}, what a Reader saw
 _names = set()  # numbers of lists that iterators have
 
 
@@ -434,6 +484,21 @@ def _count_wrong(thing, by=0):
         return _wrong[thing]
     except TypeError:
         return 0
+
+
+def _remember(dataset, whole):
+    try:
+        if whole:
+            _read_whole[dataset] = whole
+    except TypeError:
+        pass  # a list, say: the next epoch reads again
+
+
+def _recall(dataset):
+    try:
+        return _read_whole.get(dataset)
+    except TypeError:
+        return None
 
 
 def _may_lie_on_ddpfs(dataset):
