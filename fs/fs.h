@@ -21,7 +21,8 @@ enum { FS_RANKS_MAX = 256 /* ranks of one mount: as many as inode numbers can te
 enum { FS_THREADS_MAX = 64 /* FUSE workers at most: more of them only compete for one device queue */ };
 
 struct fs_options {
-	const char *dataset;    /* the directory that holds index.ddpfs */
+	const char *dataset;    /* the directory of the shards, or its name in a store */
+	const char *index_file; /* the index, from the root on, if it does not lie with the shards; else NULL */
 	const char *mountpoint; /* a directory that exists */
 	enum fs_layout layout;
 	bool view_all; /* view=all: every file; rank and world are then 0 and 1 */

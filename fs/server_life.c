@@ -183,6 +183,7 @@ static int copy_options(struct fs_server *server, const struct fs_options *optio
 		own->mountpoint = strdup(now);
 	else
 		own->mountpoint = realpath(options->mountpoint, NULL);
+	own->index_file = options->index_file ? strdup(options->index_file) : NULL;
 	own->control_path = options->control_path ? strdup(options->control_path) : NULL;
 	own->tier_dir = options->tier_dir ? strdup(options->tier_dir) : NULL;
 	own->view.subdir = NULL; /* the view has its own copy */
@@ -191,7 +192,8 @@ static int copy_options(struct fs_server *server, const struct fs_options *optio
 		return base_err_set(err, code, "'%s': %s: the mountpoint must be an existing directory",
 		        options->mountpoint, strerror(-code));
 	}
-	if (!own->dataset || (options->control_path && !own->control_path) || (options->tier_dir && !own->tier_dir))
+	if (!own->dataset || (options->index_file && !own->index_file) ||
+	        (options->control_path && !own->control_path) || (options->tier_dir && !own->tier_dir))
 		return base_err_set(err, -ENOMEM, "out of memory");
 	struct stat st;
 	/* For a successor, a stat of the mountpoint would wait for this server, which does not answer yet. */
@@ -232,7 +234,10 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 {
 	char path[PATH_MAX];
 	struct stat st;
-	int rc = shard_index_open(server->options.dataset, err, &server->index);
+	int rc = shard_index_open_with(server->options.dataset, server->options.index_file, err, &server->index);
+	/* A successor has nobody to tell, and its readers wait while the store is away. */
+	if (rc == 0 && !server->successor)
+		rc = shard_index_check_shards(server->index, err);
 	if (rc < 0)
 		return rc;
 	struct remote_store *store = shard_index_store(server->index);
@@ -240,7 +245,9 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 	if (rc < 0)
 		log_warning("no process can be started to renew credentials (%s): they may expire", strerror(-rc));
 	server->info = shard_index_info(server->index);
-	if (shard_index_store(server->index))
+	if (shard_index_separate(server->index))
+		snprintf(path, sizeof(path), "%s", shard_index_separate(server->index));
+	else if (shard_index_store(server->index))
 		snprintf(path, sizeof(path), "%s", shard_index_path(server->index));
 	else
 		snprintf(path, sizeof(path), "%s/%s", shard_index_dataset(server->index), SHARD_INDEX_NAME);
@@ -687,7 +694,7 @@ static int start_threads(struct fs_server *server, struct beginning *beginning)
 {
 	const struct fs_job_queue_hooks hooks = { .begin = begin, .woken = write_log, .arg = beginning };
 	fs_crash_take(server->channel->channel, server->fuse_fd);
-	fs_sigbus_take(server->channel->channel, server->options.dataset, server->options.mountpoint);
+	fs_sigbus_take(server->channel->channel, shard_index_path(server->index), server->options.mountpoint);
 	confine(server);
 	fs_recorder_check(server->recorder); /* the first reading, before anybody opens a file */
 	int rc = start_workers(server);
@@ -781,6 +788,7 @@ static void server_free(struct fs_server *server)
 	fs_heartbeat_free(server->heartbeat);
 	fs_handover_close(server->handover);
 	free((void *)(uintptr_t)server->options.dataset);
+	free((void *)(uintptr_t)server->options.index_file);
 	free((void *)(uintptr_t)server->options.mountpoint);
 	free((void *)(uintptr_t)server->options.control_path);
 	free((void *)(uintptr_t)server->options.tier_dir);

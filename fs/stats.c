@@ -441,6 +441,8 @@ static json_t *names(struct fs_server *server, const struct fs_view *view)
 	json_object_set_new(object, "control", text_value(server->channel->control_path));
 	json_object_set_new(object, "mountpoint", text_value(server->options.mountpoint));
 	json_object_set_new(object, "dataset", text_value(shard_index_dataset(server->index)));
+	if (shard_index_separate(server->index))
+		json_object_set_new(object, "index", text_value(shard_index_separate(server->index)));
 	struct remote_stats store;
 	if (prefetch_remote_stats(server->prefetch, &store) && store.error[0])
 		json_object_set_new(object, "store_error", text_value(store.error));

@@ -409,11 +409,19 @@ static int locate_remote(const char *dataset, struct base_err *err, struct shard
 
 int shard_index_open(const char *dataset, struct base_err *err, struct shard_index **ret_index)
 {
+	return shard_index_open_with(dataset, NULL, err, ret_index);
+}
+
+int shard_index_open_with(
+        const char *dataset, const char *index_file, struct base_err *err, struct shard_index **ret_index)
+{
 	struct shard_index *index = calloc(1, sizeof *index);
 	if (!index)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	cleanup_close int fd = -1;
-	int r = remote_is_url(dataset) ? locate_remote(dataset, err, index, &fd) : locate(dataset, err, index, &fd);
+	int r = index_file               ? index_locate_separate(dataset, index_file, err, index, &fd)
+	        : remote_is_url(dataset) ? locate_remote(dataset, err, index, &fd)
+	                                 : locate(dataset, err, index, &fd);
 	if (r == 0)
 		r = map_file(index, &fd, err);
 	if (r < 0) {
@@ -439,6 +447,7 @@ void shard_index_close(struct shard_index *index)
 	remote_store_close(index->store);
 	free(index->path);
 	free(index->dataset);
+	free(index->separate);
 	free(index);
 }
 

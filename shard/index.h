@@ -101,6 +101,20 @@ struct shard_shard {
  * permission; -EPROTONOSUPPORT: unknown format version or feature; -EUCLEAN: not an index, or truncated; -EBADMSG:
  * damaged header or L1; -ENOMEM; errors of stat(2), open(2) and mmap(2), of remote_store_open and remote_index_open. */
 int shard_index_open(const char *dataset, struct base_err *err, struct shard_index **ret_index);
+
+/* Opens index_file, a file of this host, as the index of the shards in `dataset`: a directory, or the name of a place
+ * in a store.  Paths of shards are relative to `dataset`.  It sends no request to the store: shard_index_check_shards
+ * does.  index_file NULL: shard_index_open.
+ * Returns 0 or an error with a sentence in err: those of shard_index_open; -EINVAL: index_file is a URL; -ENOTDIR:
+ * `dataset` is a file. */
+int shard_index_open_with(
+        const char *dataset, const char *index_file, struct base_err *err, struct shard_index **ret_index);
+
+/* Checks that an index of shard_index_open_with belongs to the shards.  It looks at some shards, up to the first one
+ * that is there and has the size of the index (and its mtime, if the index has one).  Asks the store at least once.
+ * Returns 0, also if the index lies with its shards; -ESTALE with a sentence: no shard that was looked at is right;
+ * -ENOMEM; errors of an accessor, and of remote_object_size, with a sentence.  Any thread. */
+int shard_index_check_shards(const struct shard_index *index, struct base_err *err);
 /* Closes an index.  NULL is allowed. */
 void shard_index_close(struct shard_index *index);
 
@@ -135,6 +149,8 @@ const struct shard_info *shard_index_info(const struct shard_index *index);
 const char *shard_index_dataset(const struct shard_index *index);
 /* Returns the store in which the dataset lies, or NULL: it is on a disk.  Valid until close. */
 struct remote_store *shard_index_store(const struct shard_index *index);
+/* Returns the absolute path of the index file if it was named apart from the dataset, or NULL.  Valid until close. */
+const char *shard_index_separate(const struct shard_index *index);
 /* Returns the path of the index file, or of its copy on this host, quoted for messages. */
 const char *shard_index_path(const struct shard_index *index);
 

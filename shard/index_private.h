@@ -20,6 +20,7 @@ struct shard_index {
 	size_t mapping_bytes;
 	char *path;                 /* of the index file, quoted for messages; owned */
 	char *dataset;              /* absolute path of its directory, or its name in a store; owned */
+	char *separate;             /* absolute path of an index that was named apart; else NULL; owned */
 	struct remote_store *store; /* of a dataset in a store; else NULL; owned */
 	uint64_t n_big;             /* entries of BIG */
 	uint64_t n_block_sums;      /* entries of BLOCK_SUMS */
@@ -40,6 +41,11 @@ struct shard_index {
  * shard_index_open calls it with its mapping; tests and fuzzers call it with their bytes.
  * Returns 0; -EUCLEAN, -EBADMSG, -EPROTONOSUPPORT, -ENOMEM as shard_index_open. */
 int index_attach(struct shard_index *index, const uint8_t *bytes, uint64_t len, struct base_err *err);
+
+/* Opens an index file that was named apart from its dataset, and sets path, separate, dataset and store of `index`.
+ * Returns 0 and a descriptor to close, or an error as shard_index_open_with. */
+int index_locate_separate(
+        const char *dataset, const char *index_file, struct base_err *err, struct shard_index *index, int *ret_fd);
 
 static inline const struct shard_section_rec *index_section(const struct shard_index *index, enum shard_section s)
 {

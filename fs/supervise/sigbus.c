@@ -51,16 +51,14 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 	raise(sig); /* delivered when this returns */
 }
 
-void fs_sigbus_take(int channel, const char *dataset, const char *mountpoint)
+void fs_sigbus_take(int channel, const char *index, const char *mountpoint)
 {
-	char quoted_dataset[QUOTED_MAX];
 	char quoted_mountpoint[QUOTED_MAX];
-	base_err_quote(dataset, quoted_dataset, sizeof(quoted_dataset));
 	base_err_quote(mountpoint, quoted_mountpoint, sizeof(quoted_mountpoint));
 	int len = snprintf(last_words.text, sizeof(last_words.text),
-	        "'%s/" SHARD_INDEX_NAME "' cannot be read any more: its disk fails; the server of the mount '%s' "
+	        "'%s' cannot be read any more: its disk fails; the server of the mount '%s' "
 	        "ends: `ddpfs umount` it, bring the dataset back (`mkshard verify` checks it) and mount again",
-	        quoted_dataset, quoted_mountpoint);
+	        index, quoted_mountpoint);
 	if (len < 0 || (size_t)len >= sizeof(last_words.text))
 		return;
 	told_channel = channel;

@@ -12,9 +12,10 @@
 #ifndef DDPFS_FS_SUPERVISE_SIGBUS_H
 #define DDPFS_FS_SUPERVISE_SIGBUS_H
 
-/* Installs the process's handler for SIGBUS and prepares the line, which names `dataset` and `mountpoint`.
+/* Installs the process's handler for SIGBUS and prepares the line, which names `index` and `mountpoint`.
+ * index: path of the index, quoted for messages.
  * channel: the server's end (fs/supervise/channel.h).  Call it before there are threads that can get SIGBUS. */
-void fs_sigbus_take(int channel, const char *dataset, const char *mountpoint);
+void fs_sigbus_take(int channel, const char *index, const char *mountpoint);
 
 /* Puts the earlier handler back.  Does nothing if fs_sigbus_take was not called. */
 void fs_sigbus_give_back(void);

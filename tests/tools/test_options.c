@@ -75,7 +75,7 @@ static void every_option_reaches_its_field(void **state)
 	taken("rank=1,world=4,seed=7,epoch=2,start=64,order=torch,deal=stride,tail=drop,layout=tree,fill_class=on,"
 	      "advance=off,memory=64M,tier=/nvme,tier_size=1T,on_bad=skip,quarantine=/"
 	      "q,uid=12,gid=34,umask=0077,allow_other,threads=3,control=/run/x.sock,"
-	      "log_level=debug,log=/tmp/l,debug,subdir=/a/b/,chunk=1M,pool=8M,state=/s",
+	      "log_level=debug,log=/tmp/l,debug,subdir=/a/b/,chunk=1M,pool=8M,state=/s,index=/i/x",
 	        &o);
 	assert_int_equal(o.view.view.rank, 1);
 	assert_int_equal(o.view.view.world, 4);
@@ -89,6 +89,7 @@ static void every_option_reaches_its_field(void **state)
 	assert_int_equal(o.view.view.chunk_bytes, 1 << 20);
 	assert_int_equal(o.view.view.pool_bytes, 8 << 20);
 	assert_string_equal(o.view.state_path, "/s");
+	assert_string_equal(o.fs.index_file, "/i/x");
 	assert_int_equal(o.view.view.on_bad, SHARD_ON_BAD_SKIP);
 	assert_string_equal(o.view.quarantine_path, "/q");
 	assert_int_equal(o.fs.layout, FS_LAYOUT_TREE);

@@ -33,6 +33,7 @@ static struct takeover full(void)
 		        .watchdog_s = 20,
 		        .timeout_s = 7,
 		        .tier_dir = "/nvme",
+		        .index_file = "/data/i,\xff",
 		        .tier_bytes = (uint64_t)1 << 40,
 		        .control_path = "/run/x" },
 		.held = { .fuse_fd = 3,
@@ -97,6 +98,7 @@ static void test_all_comes_back(void **state)
 	assert_string_equal(back.fs.view.subdir, "train");
 	assert_string_equal(back.held.control_path, t.held.control_path);
 	assert_string_equal(back.fs.tier_dir, t.fs.tier_dir);
+	assert_string_equal(back.fs.index_file, t.fs.index_file);
 	assert_true(back.fs.tier_bytes == t.fs.tier_bytes);
 	assert_int_equal(back.fs.uid, t.fs.uid);
 	assert_int_equal(back.fs.timeout_s, 7);
@@ -248,6 +250,7 @@ static const struct {
 	{ "start", "start=64", "" },
 	{ "past", "past=2x100", "" },
 	{ "subdir", "subdir=a", "" },
+	{ "index", "index=/data/i", "" },
 	{ "chunk", "chunk=1M", "" },
 	{ "pool", "pool=8M", "" },
 	{ "groups", "groups=4", "" },

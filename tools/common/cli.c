@@ -57,11 +57,18 @@ int cli_failf(const char *fmt, ...)
 	return CLI_FAILED;
 }
 
-int cli_index_open(const char *dataset, struct base_err *err, struct shard_index **ret_index)
+int cli_index_open(const char *dataset, const char *index_file, struct base_err *err, struct shard_index **ret_index)
 {
+	struct shard_index *index = NULL;
 	progress_wait_start("opening the index");
-	int rc = shard_index_open(dataset, err, ret_index);
+	int rc = shard_index_open_with(dataset, index_file, err, &index);
+	if (rc == 0)
+		rc = shard_index_check_shards(index, err);
 	progress_wait_done();
+	if (rc < 0)
+		shard_index_close(index);
+	else
+		*ret_index = index;
 	return rc;
 }
 

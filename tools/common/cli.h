@@ -107,8 +107,10 @@ _Noreturn void cli_usage(const char *fmt, ...) __attribute__((format(printf, 1, 
 int cli_fail(const struct base_err *err);
 int cli_failf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* Calls shard_index_open; while that takes long, a terminal shows so (progress_wait_start). */
-int cli_index_open(const char *dataset, struct base_err *err, struct shard_index **ret_index);
+/* Opens the index of a dataset, or index_file as its index, and checks that it belongs to the shards
+ * (shard_index_open_with, shard_index_check_shards).  index_file NULL: the index lies with the shards.  While that
+ * takes long, a terminal shows so (progress_wait_start). */
+int cli_index_open(const char *dataset, const char *index_file, struct base_err *err, struct shard_index **ret_index);
 
 /* Writes into `err` that the index of `dataset` is damaged.  Returns `rc`, the error of the record. */
 int cli_damaged(struct base_err *err, const char *dataset, int rc);

@@ -100,7 +100,7 @@ int ddpfs_prepare(struct options *options, const char *dataset, const char *targ
 		*ret_usage = true;
 		return r;
 	}
-	if (are_swapped(dataset, target)) {
+	if (!options->fs.index_file && are_swapped(dataset, target)) {
 		char quoted[2][256];
 		return base_err_set(err, -EINVAL,
 		        "'%s' has no index, '%s' has one: is it the other way round? The dataset comes first, then the "
@@ -125,6 +125,8 @@ int ddpfs_prepare(struct options *options, const char *dataset, const char *targ
 	r = check_outside("control", options->fs.control_path, path, err);
 	if (r == 0)
 		r = check_outside("log", options->log_file, path, err);
+	if (r == 0)
+		r = check_outside("index", options->fs.index_file, path, err);
 	if (r == 0)
 		r = options_settle_view(options, err);
 	if (r == 0)

@@ -18,6 +18,7 @@
 #include "prefetch/sampler/seed_scan.h"
 #include "shard/base/units.h"
 #include "shard/index.h"
+#include "shard/remote/location.h"
 #include "tools/common/cli.h"
 #include "tools/ddpfs/mounts.h"
 
@@ -185,6 +186,14 @@ static int set_quarantine(struct options *o, const struct option_def *def, const
 	return r < 0 ? r : 0;
 }
 
+/* Refuses a URL, which keep_path would take for a relative path. */
+static int set_index(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
+{
+	if (remote_is_url(value))
+		return bad_value(err, def->key, value, "a file of this host: fetch the index, and name the file");
+	return keep_path(o, def->key, value, &o->fs.index_file, err);
+}
+
 static int set_uid(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	uint64_t id;
@@ -315,6 +324,8 @@ static const struct option_def options_known[] = {
 	{ "state", "[-]FILE",
 	        "resume: take order, seed, epoch, start, ... from\nFILE; with -FILE begin anew when there is none",
 	        .set = set_view_key },
+	{ "index", "FILE", "the index, if it does not lie with the shards; made by\n'mkshard index -o FILE'",
+	        .set = set_index },
 	{ "subdir", "DIR", "deal only the samples below DIR", .set = set_view_key },
 	{ "chunk", "SIZE", "order=chunk: bytes of neighbouring samples kept\ntogether", .set = set_view_key },
 	{ "pool", "SIZE", "order=chunk: bytes of chunks mixed with each other", .set = set_view_key },
@@ -594,7 +605,7 @@ int options_settle_view(struct options *o, struct base_err *err)
 	struct shard_index *index = NULL;
 	int r = 0;
 	if (o->view.state_path || o->view.view.on_bad != SHARD_ON_BAD_EIO)
-		r = cli_index_open(o->fs.dataset, err, &index);
+		r = cli_index_open(o->fs.dataset, o->fs.index_file, err, &index);
 	if (r == 0)
 		r = view_options_finish(&o->view, index, err);
 	shard_index_close(index);

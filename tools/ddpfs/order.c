@@ -158,7 +158,7 @@ static int run(struct arguments *a, struct base_err *err)
 	struct shard_index *index = NULL;
 	struct shard_view *view = NULL;
 	struct shard_epoch *epoch = NULL;
-	int rc = cli_index_open(a->dataset, err, &index);
+	int rc = cli_index_open(a->dataset, a->options.fs.index_file, err, &index);
 
 	if (rc == 0)
 		rc = view_options_finish(&a->options.view, index, err);

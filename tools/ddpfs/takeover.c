@@ -47,6 +47,7 @@ _Static_assert(sizeof(enum fs_layout) == sizeof(int) && sizeof(uid_t) == sizeof(
 
 static const struct field fields[] = {
 	FIELD(FIELD_TEXT, fs.dataset),
+	FIELD(FIELD_TEXT, fs.index_file),
 	FIELD(FIELD_TEXT, fs.mountpoint),
 	FIELD(FIELD_INT, fs.layout),
 	FIELD(FIELD_BOOL, fs.view_all),
@@ -448,7 +449,7 @@ static int check(const char *number)
 	struct shard_index *index = NULL;
 	int rc = read_memfd(number, &err, &takeover);
 	if (rc == 0)
-		rc = shard_index_open(takeover.fs.dataset, &err, &index);
+		rc = shard_index_open_with(takeover.fs.dataset, takeover.fs.index_file, &err, &index);
 	if (rc == 0 && memcmp(shard_index_info(index)->identity, takeover.held.mount.identity, FS_IDENTITY_BYTES) != 0)
 		rc = base_err_set(&err, -ESTALE,
 		        "'%s': another dataset lies there now: the mount goes on with the old one; unmount it, then "

@@ -19,8 +19,9 @@
 
 struct arguments {
 	const char *dir;
-	const char *verify; /* a dataset; NULL: none */
-	const char *remove; /* a dataset, or its identity in hex; NULL: none */
+	const char *verify;     /* a dataset; NULL: none */
+	const char *remove;     /* a dataset, or its identity in hex; NULL: none */
+	const char *index_file; /* of that dataset, if it does not lie with the shards; else NULL */
 	bool json;
 };
 
@@ -35,7 +36,8 @@ struct tier_list {
 	struct cache_tier_fill fill;
 };
 
-static int identity_of(const char *text, struct base_err *err, uint8_t ret_identity[CACHE_TIER_IDENTITY])
+static int identity_of(
+        const char *text, const char *index_file, struct base_err *err, uint8_t ret_identity[CACHE_TIER_IDENTITY])
 {
 	struct shard_index *index;
 	uint8_t bytes[CACHE_TIER_IDENTITY];
@@ -44,7 +46,7 @@ static int identity_of(const char *text, struct base_err *err, uint8_t ret_ident
 		const char digits[3] = { text[2 * i], text[2 * i + 1], '\0' };
 		bytes[i] = (uint8_t)strtoul(digits, NULL, 16);
 	}
-	int rc = hex ? 0 : cli_index_open(text, err, &index);
+	int rc = hex ? 0 : cli_index_open(text, index_file, err, &index);
 	if (rc < 0)
 		return rc;
 	if (!hex) {
@@ -107,7 +109,7 @@ static int verify_all(const char *dir, uint64_t size_bytes, const struct shard_i
 static int verify(const struct arguments *a, const struct tier_list *list, struct base_err *err, struct verified *ret)
 {
 	struct shard_index *index;
-	int rc = cli_index_open(a->verify, err, &index);
+	int rc = cli_index_open(a->verify, a->index_file, err, &index);
 	if (rc < 0)
 		return rc;
 	bool known = false;
@@ -180,7 +182,9 @@ int ddpfs_tier(int argc, char **argv)
 		                CLI_TEXT(struct arguments, verify) },
 		        { "remove", "DATASET",
 		                "Remove this dataset from the tier: its path, or its identity in hex digits",
-		                CLI_TEXT(struct arguments, remove) } },
+		                CLI_TEXT(struct arguments, remove) },
+		        { "index", "FILE", "The index of that dataset, if it does not lie with the shards",
+		                CLI_TEXT(struct arguments, index_file) } },
 		.words = { { "DIR", offsetof(struct arguments, dir), "the directory of a tier", false } },
 	};
 	struct arguments a = { 0 };
@@ -191,7 +195,7 @@ int ddpfs_tier(int argc, char **argv)
 	cleanup_free struct tier_list *list = calloc(1, sizeof(*list));
 	if (!list)
 		return cli_failf("out of memory");
-	int rc = a.remove ? identity_of(a.remove, &err, identity) : 0;
+	int rc = a.remove ? identity_of(a.remove, a.index_file, &err, identity) : 0;
 	if (rc == 0 && a.remove)
 		rc = cache_tier_remove(a.dir, identity, &err);
 	if (rc == 0)

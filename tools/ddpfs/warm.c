@@ -87,7 +87,7 @@ static int run(const struct arguments *a, struct base_err *err, uint64_t *ret_by
 	uint64_t size_bytes = 0;
 	int rc = size_of(fs, err, &size_bytes);
 	if (rc == 0)
-		rc = cli_index_open(a->dataset, err, &index);
+		rc = cli_index_open(a->dataset, fs->index_file, err, &index);
 	if (rc == 0)
 		rc = cache_tier_open(fs->tier_dir, size_bytes, shard_index_info(index)->identity, err, &tier);
 	if (rc == 0) {

@@ -46,6 +46,7 @@ enum { TEMP_DIGITS = 32 };
 
 struct extract_args {
 	const char *dataset, *out;
+	const char *index_file; /* the index, if it does not lie there; else NULL */
 	struct cli_rest paths;
 	bool force;
 	uint64_t jobs, timeout_s;
@@ -513,7 +514,7 @@ int mkshard_extract(int argc, char **argv)
 		                     CLI_FLAG(struct extract_args, force) },
 		        { "jobs", "N", "Shards read at once (default: processors)", 'j',
 		                CLI_NUMBER(struct extract_args, jobs, 1, MKSHARD_JOBS_MAX) },
-		        MKSHARD_TIMEOUT_OPTION(struct extract_args) },
+		        MKSHARD_INDEX_OPTION(struct extract_args), MKSHARD_TIMEOUT_OPTION(struct extract_args) },
 		.words = { { "DATASET", .at = offsetof(struct extract_args, dataset) },
 		        { "OUT", .at = offsetof(struct extract_args, out), "the directory to write to" } },
 		.more = true, .rest = offsetof(struct extract_args, paths) };
@@ -521,7 +522,7 @@ int mkshard_extract(int argc, char **argv)
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
 	cli_parse(&line, argc, argv, &args);
-	if (cli_index_open(args.dataset, &err, &index))
+	if (cli_index_open(args.dataset, args.index_file, &err, &index))
 		return cli_fail(&err);
 	struct extract extract = { .index = index, .args = &args, .out = -1 };
 	int status;

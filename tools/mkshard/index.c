@@ -31,7 +31,7 @@ struct index_args {
 	struct mkshard_rules given;
 	bool keep_going, force, by_shard;
 	uint64_t jobs, timeout_s;
-	const char *output; /* of a dataset in a store: the index is written here, and not sent; NULL: it is sent */
+	const char *output; /* the index is written here, and nothing to the dataset; NULL: it goes into the dataset */
 };
 
 static bool rules_given(const struct index_args *args)
@@ -357,7 +357,7 @@ static void warn_of_changes(const struct indexing *indexing)
 	struct shard_index *old = NULL;
 	struct change changed = { 0 }, unread = { 0 };
 	const char *dataset = base_quoted(indexing->args->dataset);
-	int rc = shard_index_open(indexing->args->dataset, NULL, &old);
+	int rc = shard_index_open_with(indexing->args->dataset, indexing->args->output, NULL, &old);
 	if (rc < 0 && rc != -ENOENT)
 		cli_warn("the old index of '%s' cannot be read (%s), so the files cannot be compared with it. The new "
 		         "index takes their bytes as they are. To compare, restore a copy of " SHARD_INDEX_NAME
@@ -513,21 +513,44 @@ static void report(const struct indexing *indexing, uint64_t files, uint64_t lef
 	printf("\n");
 }
 
-/* Makes the directory for the index.  *ret_made: it did not exist. */
-static int check_target(const struct index_args *args, bool *ret_made, struct base_err *err)
+/* Bytes that a shell takes as they are. */
+#define SAFE                                                                                                           \
+	"abcdefghijklmnopqrstuvwxyz"                                                                                   \
+	"ABCDEFGHIJKLMNOPQRSTUVWXYZ"                                                                                   \
+	"0123456789_./:@%+-,="
+
+/* Prints a word of a command line, so that a shell takes it as it is. */
+static void print_word(const char *word)
 {
-	const char *quoted = base_quoted(args->dataset);
-	if (args->shards.n == 0)
-		return shard_unfinished_check(args->dataset, err); /* rebuilding */
-	*ret_made = mkdir(args->dataset, 0777) == 0;
-	if (!*ret_made && errno != EEXIST)
-		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
-	cleanup_free char *path = NULL;
-	if (asprintf(&path, "%s/" SHARD_INDEX_NAME, args->dataset) < 0)
-		return base_err_set(err, -ENOMEM, "out of memory");
-	if (access(path, F_OK) == 0 && !args->force)
-		return base_err_set(err, -EEXIST, "'%s' has an index already; give --force to replace it", quoted);
-	return 0;
+	if (word[strspn(word, SAFE)] == '\0') {
+		fputs(word, stdout);
+		return;
+	}
+	putchar('\'');
+	for (; *word; word++)
+		fputs(*word == '\'' ? "'\\''" : (char[2]){ *word, '\0' }, stdout);
+	putchar('\'');
+}
+
+/* Says how to mount a dataset whose index does not lie with its shards. */
+static void print_mount(const struct index_args *args)
+{
+	cleanup_free char *path = realpath(args->output, NULL), *option = malloc(2 * PATH_MAX + 64);
+	char *to = option;
+	if (!path || !option)
+		return;
+	to = stpcpy(to, "index=");
+	for (const char *from = path; *from; from++) { /* escaped as in an option of a mount */
+		if (strchr(",\\\"", *from))
+			*to++ = '\\';
+		*to++ = *from;
+	}
+	stpcpy(to, ",rank=0,world=1");
+	printf("to mount it: ddpfs mount -o ");
+	print_word(option);
+	putchar(' ');
+	print_word(args->dataset);
+	printf(" MNT\n");
 }
 
 /* Checks that --output can be written, before all shards are read. */
@@ -542,6 +565,30 @@ static int check_output(const struct index_args *args, struct base_err *err)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	}
 	return access(dir, W_OK) < 0 ? base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno)) : 0;
+}
+
+/* Makes the directory for the index.  *ret_made: it did not exist. */
+static int check_target(const struct index_args *args, bool *ret_made, struct base_err *err)
+{
+	const char *quoted = base_quoted(args->dataset);
+	if (args->output) {
+		struct stat st;
+		if (stat(args->dataset, &st) < 0)
+			return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
+		int rc = args->shards.n == 0 ? shard_unfinished_check(args->dataset, err) : 0;
+		return rc < 0 ? rc : check_output(args, err);
+	}
+	if (args->shards.n == 0)
+		return shard_unfinished_check(args->dataset, err); /* rebuilding */
+	*ret_made = mkdir(args->dataset, 0777) == 0;
+	if (!*ret_made && errno != EEXIST)
+		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
+	cleanup_free char *path = NULL;
+	if (asprintf(&path, "%s/" SHARD_INDEX_NAME, args->dataset) < 0)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	if (access(path, F_OK) == 0 && !args->force)
+		return base_err_set(err, -EEXIST, "'%s' has an index already; give --force to replace it", quoted);
+	return 0;
 }
 
 static int open_store(struct indexing *indexing, struct base_err *err)
@@ -584,13 +631,15 @@ static int run_index(struct indexing *indexing, char **names, int n, struct base
 		rc = settle_rules(indexing, err);
 	if (rc == 0 && indexing->args->keep_going)
 		rc = find_clashes(indexing, err);
-	if (rc == 0 && (!indexing->store || indexing->there))
+	if (rc == 0 && (!indexing->store || indexing->there || indexing->args->output))
 		warn_of_changes(indexing);
 	if (rc == 0)
 		rc = build(indexing, &files, err);
 	uint64_t left_out = rc == 0 || rc == -ENOENT ? list_left_out(indexing) : 0;
 	if (rc == 0)
 		report(indexing, files, left_out);
+	if (rc == 0 && indexing->args->output)
+		print_mount(indexing->args);
 	return rc ? rc : left_out ? 1 : 0;
 }
 
@@ -600,7 +649,7 @@ int mkshard_index(int argc, char **argv)
 		"Index tar shards where they lie, without copying them.\vDATASET is the directory for the index; it is "
 		"made when it does not exist.  Without shards: builds the index of a packed dataset, or of the tar "
 		"files in DATASET, anew.  DATASET may be in a store: s3://BUCKET/PREFIX, or https:// and http:// with "
-		"--output and the URLs of the shards.",
+		"--output and the URLs of the shards.  If DATASET can only be read, give --output.",
 		.options = { { "sample", "WHAT",
 		                     "A sample is a 'file', or with 'key' all neighbouring files whose names are "
 		                     "equal up to the first dot (WebDataset); auto (default) takes 'key' where the "
@@ -622,8 +671,8 @@ int mkshard_index(int argc, char **argv)
 		                CLI_FLAG(struct index_args, force) },
 		        { "jobs", "N", "Shards read at once (default: processors)", 'j', 3,
 		                CLI_NUMBER(struct index_args, jobs, 1, MKSHARD_JOBS_MAX) },
-		        { "output", "FILE", "Write the index of a dataset in a store to FILE, and do not send it", 'o',
-		                3, CLI_TEXT(struct index_args, output) },
+		        { "output", "FILE", "Write the index to FILE, and nothing to DATASET: mount with index=FILE",
+		                'o', 3, CLI_TEXT(struct index_args, output) },
 		        MKSHARD_TIMEOUT_OPTION(struct index_args) },
 		.words = { { "DATASET", .at = offsetof(struct index_args, dataset) } }, .more = true,
 		.rest = offsetof(struct index_args, shards) };
@@ -638,8 +687,6 @@ int mkshard_index(int argc, char **argv)
 	char **names = args.shards.words;
 	int n = args.shards.n;
 	bool remote = remote_is_url(args.dataset);
-	if (args.output && !remote)
-		cli_usage("--output is for datasets in a store");
 	int rc = remote ? open_store(&indexing, &err) : check_target(&args, &made, &err);
 	if (rc == 0 && remote)
 		args.dataset = remote_store_name(indexing.store);

@@ -28,7 +28,7 @@ int index_store_open(const char *dataset, bool sends, bool force, struct base_er
 	*ret_there = false;
 	if (sends && !remote_store_location(store)->bucket)
 		rc = base_err_set(err, -EROFS,
-		        "%s: HTTP servers are only read; give --output=FILE, and put FILE there as " SHARD_INDEX_NAME,
+		        "%s: HTTP servers are only read; give --output=FILE, and mount with index=FILE",
 		        remote_store_name(store));
 	if (rc == 0 && sends) {
 		rc = remote_object_size(store, SHARD_INDEX_NAME, err, &bytes);

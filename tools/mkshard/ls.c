@@ -19,6 +19,7 @@
 
 struct info_args {
 	const char *dataset;
+	const char *index_file; /* the index, if it does not lie there; else NULL */
 	bool json;
 };
 
@@ -106,14 +107,15 @@ static void print_info(const struct shard_index *index, const struct totals *tot
 int mkshard_info(int argc, char **argv)
 {
 	static const struct cli_line line = { "DATASET", "Say what a dataset holds.",
-		.options = { { "json", NULL, "Print one JSON object", CLI_FLAG(struct info_args, json) } },
+		.options = { { "json", NULL, "Print one JSON object", CLI_FLAG(struct info_args, json) },
+		        MKSHARD_INDEX_OPTION(struct info_args) },
 		.words = { { "DATASET", .at = offsetof(struct info_args, dataset) } } };
 	struct info_args args = { 0 };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
 	struct totals totals = { 0 };
 	cli_parse(&line, argc, argv, &args);
-	if (cli_index_open(args.dataset, &err, &index))
+	if (cli_index_open(args.dataset, args.index_file, &err, &index))
 		return cli_fail(&err);
 	int rc = count(index, &totals);
 	if (shard_index_check_err(index, &err)) {
@@ -133,6 +135,7 @@ int mkshard_info(int argc, char **argv)
 
 struct ls_args {
 	const char *dataset;
+	const char *index_file; /* the index, if it does not lie there; else NULL */
 	struct cli_rest paths;
 	bool json, verbose, null;
 	uint64_t timeout_s; /* of cat */
@@ -253,14 +256,15 @@ int mkshard_ls(int argc, char **argv)
 		                     CLI_FLAG(struct ls_args, verbose) },
 		        { "null", NULL, "End each name with NUL instead of a newline", '0',
 		                CLI_FLAG(struct ls_args, null) },
-		        { "json", NULL, "Print one JSON object a line", CLI_FLAG(struct ls_args, json) } },
+		        { "json", NULL, "Print one JSON object a line", CLI_FLAG(struct ls_args, json) },
+		        MKSHARD_INDEX_OPTION(struct ls_args) },
 		.words = { { "DATASET", .at = offsetof(struct ls_args, dataset) } }, .more = true,
 		.rest = offsetof(struct ls_args, paths) };
 	struct ls_args args = { 0 };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
 	cli_parse(&line, argc, argv, &args);
-	if (cli_index_open(args.dataset, &err, &index))
+	if (cli_index_open(args.dataset, args.index_file, &err, &index))
 		return cli_fail(&err);
 	struct lister *lister = calloc(1, sizeof(*lister));
 	int status = lister ? CLI_DONE : cli_failf("out of memory");
@@ -330,7 +334,7 @@ int mkshard_cat(int argc, char **argv)
 {
 	static const struct cli_line line = { "DATASET PATH...",
 		"Write files to standard output, each block verified before it is written.",
-		.options = { MKSHARD_TIMEOUT_OPTION(struct ls_args) },
+		.options = { MKSHARD_INDEX_OPTION(struct ls_args), MKSHARD_TIMEOUT_OPTION(struct ls_args) },
 		.words = { { "DATASET", .at = offsetof(struct ls_args, dataset) } }, .more = true,
 		.rest = offsetof(struct ls_args, paths) };
 	struct ls_args args = { .timeout_s = MKSHARD_TIMEOUT_S };
@@ -340,7 +344,7 @@ int mkshard_cat(int argc, char **argv)
 	cli_parse(&line, argc, argv, &args);
 	if (!args.paths.n)
 		cli_usage("PATH is missing");
-	if (cli_index_open(args.dataset, &err, &index))
+	if (cli_index_open(args.dataset, args.index_file, &err, &index))
 		return cli_fail(&err);
 	uint8_t *buf = malloc(SHARD_BLOCK);
 	int status = buf ? CLI_DONE : cli_failf("out of memory");

@@ -24,4 +24,11 @@ enum { MKSHARD_JOBS_MAX = 256, MKSHARD_TIMEOUT_S = 300, MKSHARD_TIMEOUT_MAX_S = 
 		        CLI_NUMBER(type, timeout_s, 1, MKSHARD_TIMEOUT_MAX_S)                                          \
 	}
 
+/* The option of subcommands that read a dataset: it fills the member `index_file`. */
+#define MKSHARD_INDEX_OPTION(type)                                                                                     \
+	{                                                                                                              \
+		"index", "FILE", "The index of DATASET, if it does not lie there ('mkshard index -o' made it)",        \
+		        CLI_TEXT(type, index_file)                                                                     \
+	}
+
 #endif

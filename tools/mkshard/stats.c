@@ -20,6 +20,7 @@ enum { EPOCHS_DEFAULT = 5, EPOCHS_MAX = 1000, BATCH_DEFAULT = 256 };
 
 struct args {
 	const char *dataset;
+	const char *index_file; /* the index, if it does not lie there; else NULL */
 	struct view_options view;
 	const char *svg;
 	bool json;
@@ -159,7 +160,7 @@ static int stats_open(struct stats *s, struct view_options *view, struct base_er
 {
 	uint32_t end;
 	size_t bytes;
-	int rc = cli_index_open(s->args->dataset, err, &s->index);
+	int rc = cli_index_open(s->args->dataset, s->args->index_file, err, &s->index);
 
 	if (rc == 0)
 		rc = view_options_finish(view, s->index, err);
@@ -567,7 +568,8 @@ int mkshard_stats(int argc, char **argv)
 		                "A sample's class is the Nth directory of its path (default: the one that holds it)",
 		                CLI_NUMBER(struct args, component, 1, SHARD_DEPTH_MAX) },
 		        { "json", NULL, "Print one JSON object", CLI_FLAG(struct args, json) },
-		        { "svg", "FILE", "Write a plot", CLI_TEXT(struct args, svg) } },
+		        { "svg", "FILE", "Write a plot", CLI_TEXT(struct args, svg) },
+		        MKSHARD_INDEX_OPTION(struct args) },
 		.words = { { "DATASET", .at = offsetof(struct args, dataset) } } };
 	struct args args = { .view = VIEW_OPTIONS_DEFAULT, .epochs = EPOCHS_DEFAULT, .batch = BATCH_DEFAULT };
 	cleanup_free struct stats *s = calloc(1, sizeof(*s));

@@ -29,6 +29,7 @@ enum { BAD_LISTED_MAX = 100000, RECORDS_SHOWN_MAX = 3, HINT = 8 };
 
 struct verify_args {
 	const char *dataset;
+	const char *index_file; /* the index, if it does not lie there; else NULL */
 	bool json;
 	uint64_t jobs, timeout_s;
 	bool quarantine;
@@ -529,13 +530,13 @@ int mkshard_verify(int argc, char **argv)
 		                .may_lack = true, .kind = CLI_KIND_CALL, .take = take_quarantine },
 		        { "jobs", "N", "Shards read at once (default: processors)", 'j',
 		                CLI_NUMBER(struct verify_args, jobs, 1, MKSHARD_JOBS_MAX) },
-		        MKSHARD_TIMEOUT_OPTION(struct verify_args) },
+		        MKSHARD_INDEX_OPTION(struct verify_args), MKSHARD_TIMEOUT_OPTION(struct verify_args) },
 		.words = { { "DATASET", .at = offsetof(struct verify_args, dataset) } } };
 	struct verify_args args = { .timeout_s = MKSHARD_TIMEOUT_S };
 	struct base_err err = { 0 };
 	struct shard_index *index = NULL;
 	cli_parse(&line, argc, argv, &args);
-	if (cli_index_open(args.dataset, &err, &index))
+	if (cli_index_open(args.dataset, args.index_file, &err, &index))
 		return cli_fail(&err);
 	struct remote_store *store = shard_index_store(index);
 	if (args.quarantine && !args.list && store && !remote_store_location(store)->bucket) {
