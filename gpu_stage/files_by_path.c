@@ -71,9 +71,18 @@ static int check_index(const struct ddpfs_files *files, struct ddpfs_stage_error
 
 int ddpfs_files_open(const char *dataset, struct ddpfs_stage_error *error, struct ddpfs_files **ret_files)
 {
+	return ddpfs_files_open_with(dataset, NULL, error, ret_files);
+}
+
+int ddpfs_files_open_with(
+        const char *dataset, const char *index, struct ddpfs_stage_error *error, struct ddpfs_files **ret_files)
+{
 	struct base_err err = { 0 };
 	struct ddpfs_files *files = calloc(1, sizeof(*files));
-	int rc = files ? shard_index_open(dataset, &err, &files->index) : base_err_set(&err, -ENOMEM, "out of memory");
+	int rc = files ? shard_index_open_with(dataset, index, &err, &files->index)
+	               : base_err_set(&err, -ENOMEM, "out of memory");
+	if (rc == 0)
+		rc = shard_index_check_shards(files->index, &err);
 	if (rc == 0)
 		rc = prefetch_new(
 		        &(struct prefetch_options){ .index = files->index, .memory_bytes = 4 * DDPFS_FILES_MEMORY },

@@ -45,17 +45,19 @@ static int read_stats(const char *text, struct stage_mounted *m)
 {
 	json_t *stats = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL); /* padding follows the JSON */
 	const char *dataset = json_string_value(json_object_get(stats, "dataset"));
+	const char *index = json_string_value(json_object_get(stats, "index"));
 	const char *control = json_string_value(json_object_get(stats, "control"));
 	json_int_t rank = json_integer_value(json_object_get(stats, "rank"));
 	json_int_t world = json_integer_value(json_object_get(stats, "world"));
 	int rc = -EUCLEAN;
-	if (dataset && dataset[0] == '/' && world > 0 && world <= UINT32_MAX && rank >= 0 && rank < world) {
+	if (dataset && dataset[0] && world > 0 && world <= UINT32_MAX && rank >= 0 && rank < world) {
 		m->dataset = strdup(dataset);
+		m->index = index ? strdup(index) : NULL;
 		m->rank = (uint32_t)rank;
 		m->world = (uint32_t)world;
 		m->several = json_object_get(stats, "ranks") != NULL;
 		m->control = control ? strdup(control) : NULL;
-		rc = m->dataset && (m->control || !control) ? 0 : -ENOMEM;
+		rc = m->dataset && (m->index || !index) && (m->control || !control) ? 0 : -ENOMEM;
 	}
 	json_decref(stats);
 	return rc;
@@ -84,6 +86,7 @@ int stage_mounted_read(const char *path, struct base_err *err, struct stage_moun
 void stage_mounted_done(struct stage_mounted *mounted)
 {
 	free(mounted->dataset);
+	free(mounted->index);
 	free(mounted->state);
 	free(mounted->control);
 	*mounted = (struct stage_mounted){ 0 };

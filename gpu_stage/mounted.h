@@ -13,7 +13,8 @@
 #include "shard/base/err.h"
 
 struct stage_mounted {
-	char *dataset; /* owned; absolute path */
+	char *dataset; /* owned; absolute path, or the name of a dataset in a store */
+	char *index;   /* owned; absolute path of an index that does not lie with the shards, or NULL */
 	/* Owned: a state as JSON, with order, deal, tail, seed, subdir, and the epoch and start recorded as trained. */
 	char *state;
 	char *control; /* owned: path of its control socket; NULL: the mount does not say */

@@ -182,7 +182,9 @@ static int open_parts(
         struct ddpfs_stage *stage, const char *dataset, const struct ddpfs_stage_options *options, struct base_err *err)
 {
 	struct shard_view *view;
-	int rc = shard_index_open(dataset, err, &stage->index);
+	int rc = shard_index_open_with(dataset, options->index, err, &stage->index);
+	if (rc == 0)
+		rc = shard_index_check_shards(stage->index, err);
 	if (rc == 0)
 		rc = stage_backend_new(options, err, &stage->backend);
 	if (rc == 0)
@@ -297,10 +299,14 @@ static int open_mount(const char *mount, bool world_given, struct ddpfs_stage_op
         struct ddpfs_stage **ret_stage)
 {
 	struct stage_mounted mounted;
+	if (options->index)
+		return base_err_set(
+		        err, -EINVAL, "option index: '%s' is a mount, which has its index", base_quoted(mount));
 	int rc = stage_mounted_read(mount, err, &mounted);
 	if (rc < 0)
 		return rc;
 	bool own_state = options->state;
+	options->index = mounted.index;
 	if (!own_state)
 		options->state = mounted.state;
 	if (!world_given) {

@@ -112,6 +112,7 @@ struct ddpfs_stage_options {
 	 * groups divide world, a rank reads samples of one group only.  0: no groups; redeal 0: never dealt anew. */
 	uint64_t groups;
 	uint64_t redeal;
+	const char *index; /* file of the index, if it does not lie with the shards; else NULL; not with a mount */
 };
 
 /* One file of a batch. */
@@ -181,9 +182,10 @@ struct ddpfs_stage_stats {
 
 /* Opens a packed dataset and starts to read ahead.
  *
- * dataset  the directory that holds the index, or the root of a mount.  With a mount, these come from the mount:
- *          dataset, order, deal, tail, seed, groups, redeal, subdir, epoch, start (as `ddpfs ctl MNT state` recorded
- *          it), and, unless options->world is given, rank and world.
+ * dataset  the directory that holds the index, the name of a dataset in a store, or the root of a mount.  With
+ *          options->index it is the place of the shards.  With a mount, these come from the mount: dataset, index,
+ *          order, deal, tail, seed, groups, redeal, subdir, epoch, start (as `ddpfs ctl MNT state` recorded it), and,
+ *          unless options->world is given, rank and world.
  * options  NULL: all zero.
  *
  * The state and epoch of a mount follow the stage: they are where the oldest batch begins that is not released.  The
@@ -197,7 +199,8 @@ struct ddpfs_stage_stats {
  * -ENOENT, -EACCES           the dataset, subdir or quarantine list does not exist, or cannot be read
  * -EUCLEAN, -EBADMSG         the index, the state or the list is damaged
  * -EPROTONOSUPPORT           the index or the state has an unknown version
- * -ESTALE                    the state or the list is of another dataset, or the mount has another list
+ * -ESTALE                    the state or the list is of another dataset, the mount has another list, or the index
+ *                            is not that of the shards
  * -ENODATA                   the rank has no samples
  * -ENODEV, -EIO              there is no GPU or driver; the GPU failed
  * -ENOMEM                    of the host or the GPU
@@ -398,6 +401,15 @@ struct ddpfs_range {
  * -ENOMEM, -EAGAIN     there is no memory, or no thread can be started
  * or an error of the store. */
 DDPFS_EXPORT int ddpfs_files_open(const char *dataset, struct ddpfs_stage_error *error, struct ddpfs_files **ret_files);
+
+/* The same for an index that does not lie with the shards.
+ *
+ * dataset  the directory of the shards, or their place in a store
+ * index    the file of the index, which `mkshard index -o` makes; NULL: as ddpfs_files_open
+ *
+ * Returns as ddpfs_files_open; -ESTALE: the index is not that of the shards. */
+DDPFS_EXPORT int ddpfs_files_open_with(
+        const char *dataset, const char *index, struct ddpfs_stage_error *error, struct ddpfs_files **ret_files);
 
 /* Ends the threads and closes the dataset.  No other call may run beside it.  NULL: does nothing. */
 DDPFS_EXPORT void ddpfs_files_close(struct ddpfs_files *files);

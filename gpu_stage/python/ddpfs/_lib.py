@@ -29,7 +29,7 @@ class Options(ctypes.Structure):
                 ("deal", c_char_p), ("tail", c_char_p), ("subdir", c_char_p), ("on_bad", c_char_p),
                 ("backend", c_char_p), ("state", c_char_p), ("device_bytes", c_uint64), ("bad", BadFunction),
                 ("bad_arg", c_void_p), ("copy", c_char_p), ("quarantine", c_char_p), ("timed", c_uint32),
-                ("groups", c_uint64), ("redeal", c_uint64)]
+                ("groups", c_uint64), ("redeal", c_uint64), ("index", c_char_p)]
 
 
 # struct ddpfs_item, as a numpy dtype
@@ -80,7 +80,7 @@ _SIGNATURES = {
     "ddpfs_stage_stats_get": (None, [c_void_p, POINTER(Stats)]),
     "ddpfs_stage_route": (c_int, [c_void_p, c_char_p, c_size_t]),
     "ddpfs_stage_version": (c_char_p, []),
-    "ddpfs_files_open": (c_int, [c_char_p, POINTER(Error), POINTER(c_void_p)]),
+    "ddpfs_files_open_with": (c_int, [c_char_p, c_char_p, POINTER(Error), POINTER(c_void_p)]),
     "ddpfs_files_close": (None, [c_void_p]),
     "ddpfs_files_find": (c_int, [c_void_p, c_char_p, POINTER(Error), POINTER(Entry)]),
     "ddpfs_files_list": (c_int, [c_void_p, c_uint32, POINTER(c_uint64), c_uint32, POINTER(Error), POINTER(Entry)]),

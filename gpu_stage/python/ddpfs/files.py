@@ -37,13 +37,14 @@ def _error(code, text, path=None):
 class Dataset:
     """A packed dataset, open in this process.  It closes when nobody refers to it."""
 
-    def __init__(self, name, version=None):
-        self.name = name
+    def __init__(self, name, version=None, index=None):
+        self.name, self.index = name, index
         self.version = version
         self.pid = os.getpid()
         self._pointer = None
         self._lib, error, pointer = _lib.load(), _lib.Error(), ctypes.c_void_p()
-        code = self._lib.ddpfs_files_open(os.fsencode(name), ctypes.byref(error), ctypes.byref(pointer))
+        code = self._lib.ddpfs_files_open_with(os.fsencode(name), None if index is None else os.fsencode(index),
+                                               ctypes.byref(error), ctypes.byref(pointer))
         if code < 0:
             raise _error(code, error.text.decode(errors="replace"), name)
         self._pointer = pointer
@@ -105,8 +106,8 @@ class Dataset:
 def forget(dataset):
     """Opens the dataset anew next time."""
     with _lock:
-        if _kept.get(dataset.name) is dataset:
-            del _kept[dataset.name]
+        if _kept.get((dataset.name, dataset.index)) is dataset:
+            del _kept[dataset.name, dataset.index]
 
 
 def forget_all():
@@ -114,21 +115,22 @@ def forget_all():
         _kept.clear()
 
 
-def _version(name):
+def _version(name, index):
     """What changes when a dataset on a disk is replaced; None in a store."""
-    if "://" in name:
+    if "://" in name and index is None:
         return None
-    s = os.stat(os.path.join(name, "index.ddpfs"))
+    s = os.stat(os.path.join(name, "index.ddpfs") if index is None else index)
     return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns
 
 
-def opened(name):
-    """Returns the dataset of this name, opened once in this process, and anew if it was replaced on its disk."""
+def opened(name, index=None):
+    """Returns the dataset of this name and index, opened once in this process, and anew if it was replaced on its disk."""
+    key = name, index
     with _lock:
-        version, dataset = _version(name), _kept.get(name)
+        version, dataset = _version(name, index), _kept.get(key)
         if dataset is None or dataset.version != version:
-            dataset = _kept[name] = Dataset(name, version)
-        _kept.move_to_end(name)
+            dataset = _kept[key] = Dataset(name, version, index)
+        _kept.move_to_end(key)
         while len(_kept) > KEPT:
             _kept.popitem(last=False)
         return dataset

@@ -72,7 +72,7 @@ class DdpfsFile(AbstractBufferedFile):
         return got
 
     def _open_again(self):
-        dataset = files.opened(self._dataset.name)
+        dataset = files.opened(self._dataset.name, self._dataset.index)
         entry = dataset.find(self._inner)
         if (entry.xxh3, entry.len) != self._tag:
             raise OSError(errno.ESTALE, "the dataset was replaced since this file was opened: open it again", self.path)
@@ -85,6 +85,7 @@ class DdpfsFileSystem(AbstractFileSystem):
     dataset    one dataset for all paths: a directory, or its name in a store (s3://bucket/prefix, https://host/path).
                Paths are then relative to its root.  Without it the dataset is a part of each path: the first
                directory, from the left, that holds index.ddpfs
+    index      path of its index, if it does not lie with the shards (mkshard index -o)
     fo, target_protocol, target_options    the same from a chained URL; fsspec fills them in
 
     Any thread may use an instance.  A process opens a dataset once, whatever the number of instances.  After a fork
@@ -93,9 +94,12 @@ class DdpfsFileSystem(AbstractFileSystem):
     protocol = "ddpfs"
     root_marker = ""
 
-    def __init__(self, dataset=None, fo=None, target_protocol=None, target_options=None, **options):
+    def __init__(self, dataset=None, fo=None, target_protocol=None, target_options=None, index=None, **options):
         super().__init__(**options)
         self.dataset = _dataset_name(dataset, fo, target_protocol, target_options)
+        if index is not None and self.dataset is None:
+            raise ValueError(f"index={index!r} is that of one dataset: name it, too")
+        self.index = None if index is None else os.path.abspath(index)
         if self.dataset is not None:  # a "/" in front means the dataset's root, and no name has it
             self._strip_protocol = self._strip_in_dataset
 
@@ -108,7 +112,7 @@ class DdpfsFileSystem(AbstractFileSystem):
     def _locate(self, path):
         """(Dataset, the path in it)"""
         if self.dataset is not None:
-            return files.opened(self.dataset), path
+            return files.opened(self.dataset, self.index), path
         if "://" in path:
             raise ValueError(f"'{path}': name a dataset in a store by the option dataset='s3://...', or by a "
                              "chained URL, ddpfs://PATH::s3://BUCKET/PREFIX")

@@ -309,6 +309,8 @@ class Stage:
               are left out of the order, or replaced in it, as in a mount.  A function means "skip": it is called
               with the StageError that names the sample
     bad       a function that is called like that with any on_bad
+    index     path of the index, if it does not lie with the shards (mkshard index -o): `dataset` is then the directory or
+              the URL of the shards, and no mount
     quarantine    path of the list; default: the one beside the index, if there is one; "": none
     backend   "cpu", or "cuda" (torch's current device) or "cuda:N": batches in GPU memory
     device_memory, copy    bytes of GPU memory for batches; how they get there: "auto", "each", "packed" (stage.h)
@@ -317,7 +319,7 @@ class Stage:
 
     def __init__(self, dataset, batch=1, *, rank=0, world=0, order=None, deal=None, tail=None, seed=0, epoch=0, start=0,
                  subdir=None, memory=0, on_bad=None, backend=None, device_memory=0, copy=None, state=None, drop_last=False,
-                 bad=None, quarantine=None, groups=0, redeal=0):
+                 bad=None, quarantine=None, groups=0, redeal=0, index=None):
         self.dataset = os.fspath(dataset)
         self._dataset = _word("dataset", dataset)
         self.batch = _number("batch", batch, 1, _lib.BATCH_MAX)
@@ -332,7 +334,7 @@ class Stage:
         self._bad = bad or (on_bad if callable(on_bad) else None)
         on_bad = "skip" if callable(on_bad) else on_bad
         words = {"order": order, "deal": deal, "tail": tail, "subdir": subdir, "on_bad": on_bad,
-                 "backend": backend, "copy": copy, "state": state, "quarantine": quarantine}
+                 "backend": backend, "copy": copy, "state": state, "quarantine": quarantine, "index": index}
         self._words = {name: _word(name, value) for name, value in words.items()}
         if quarantine and not os.path.isfile(self._words["quarantine"]):
             raise OptionError(-errno.ENOENT, f"quarantine={os.fspath(quarantine)!r}: there is no such file; "
