@@ -115,9 +115,15 @@ int base_read_file(const char *path, size_t max_bytes, char **ret_buf, size_t *r
 	for (;;) {
 		if (!buf || used == size) {
 			size_t grown = buf ? size * 2 : size;
-			char *bigger = realloc(buf, grown + 1);
+			/* realloc(3) would leave a copy behind, and the file may hold secrets. */
+			char *bigger = malloc(grown + 1);
+			if (bigger && buf)
+				memcpy(bigger, buf, used);
+			if (buf)
+				explicit_bzero(buf, used);
 			if (!bigger)
 				return -ENOMEM;
+			free(buf);
 			buf = bigger;
 			size = grown;
 		}

@@ -13,6 +13,7 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
+#include "shard/remote/secret_memory.h"
 
 enum { FILE_MAX_BYTES = 1 << 20, N_FILES = 2, PASSWD_MAX_BYTES = 16384 };
 
@@ -56,6 +57,14 @@ static int read_text(const char *path, struct base_err *err, char **ret_text, si
 	if (rc < 0)
 		return base_err_set(err, rc, "%s: cannot read it: %s", base_err_quote(path, quoted, sizeof(quoted)),
 		        base_err_str(rc));
+	char *moved = remote_secret_alloc(size + 1);
+	if (moved)
+		memcpy(moved, text, size + 1);
+	explicit_bzero(text, size);
+	free(text);
+	text = moved;
+	if (!text)
+		return base_err_set(err, -ENOMEM, "out of memory");
 	for (size_t i = 0; i < size; i++)
 		if (text[i] == '\n' || text[i] == '\r')
 			text[i] = 0;
@@ -254,7 +263,7 @@ void remote_profile_free(struct remote_profile *profile)
 	for (int i = 0; i < N_FILES; i++) {
 		if (profile->texts[i])
 			explicit_bzero(profile->texts[i], profile->sizes[i]);
-		free(profile->texts[i]);
+		remote_secret_free(profile->texts[i]);
 	}
 	free(profile->name);
 	free(profile);

@@ -14,6 +14,7 @@
 #include "shard/base/cleanup.h"
 #include "shard/remote/aws_config.h"
 #include "shard/remote/credentials_private.h"
+#include "shard/remote/secret_memory.h"
 
 enum {
 	PROCESS_ANSWER_MAX = 65536,
@@ -130,19 +131,9 @@ void remote_settings_done(struct remote_settings *settings)
 
 /* ---- one set ---- */
 
-/* Makes zeroed memory that is not in a core.  Returns NULL: out of memory. */
-static void *new_secret_memory(size_t bytes)
-{
-	void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (made == MAP_FAILED)
-		return NULL;
-	madvise(made, bytes, MADV_DONTDUMP);
-	return made;
-}
-
 struct remote_credentials *remote_credentials_new(void)
 {
-	return new_secret_memory(sizeof(struct remote_credentials));
+	return remote_secret_map(sizeof(struct remote_credentials));
 }
 
 void remote_credentials_free(struct remote_credentials *credentials)
@@ -233,7 +224,7 @@ void remote_credentials_hide_environment(void)
 	size_t bytes = 0;
 	for (char **at = environ; at && *at; at++)
 		bytes += secret_of(*at) ? strlen(*at) + 1 : 0;
-	char *to = bytes ? new_secret_memory(bytes) : NULL;
+	char *to = bytes ? remote_secret_map(bytes) : NULL;
 	if (!to)
 		return;
 	for (char **at = environ; *at; at++) {
@@ -286,14 +277,17 @@ static int from_process(struct remote_credentials *c, const struct remote_profil
 	if (!pipe)
 		return base_err_set(err, -errno, "credential_process of profile '%s' cannot be started",
 		        remote_profile_name(profile));
-	char answer[PROCESS_ANSWER_MAX];
-	size_t len = fread(answer, 1, sizeof(answer) - 1, pipe);
-	answer[len] = 0;
+	cleanup_secret char *answer = remote_secret_alloc(PROCESS_ANSWER_MAX);
+	setvbuf(pipe, NULL, _IONBF, 0); /* or its buffer would keep a copy */
+	size_t len = answer ? fread(answer, 1, PROCESS_ANSWER_MAX - 1, pipe) : 0;
 	int status = pclose(pipe);
+	if (!answer)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	answer[len] = 0;
 	int rc = status == 0 ? remote_credentials_take_json(c, "credential_process", answer, err)
 	                     : base_err_set(err, -EACCES, "credential_process of profile '%s' failed (status %d)",
 	                               remote_profile_name(profile), WIFEXITED(status) ? WEXITSTATUS(status) : -1);
-	explicit_bzero(answer, sizeof(answer));
+	explicit_bzero(answer, len);
 	return rc < 0 ? rc : 1;
 }
 

@@ -20,8 +20,8 @@
  * DDPFS_S3_PROFILE and DDPFS_S3_CREDENTIALS count before AWS_DEFAULT_PROFILE and AWS_SHARED_CREDENTIALS_FILE.  If one
  * of them is set, the variables of 1 and 3 do not count.  The mount options s3_* set the variables DDPFS_S3_*.
  *
- * Secrets are in no message.  Their memory is not in a core (MADV_DONTDUMP) and is cleared when it is freed.
- * libcurl has copies of what a request carries: the session token, and what a provider is asked with.
+ * Secrets are in no message.  Their memory is not in a core, nor that of requests and answers with them
+ * (shard/remote/secret_memory.h; in a library libcurl, libcrypto and jansson have copies elsewhere).
  *
  * Threads: a set of credentials belongs to its caller.  The functions share no state, but read the environment. */
 #ifndef DDPFS_SHARD_REMOTE_CREDENTIALS_H

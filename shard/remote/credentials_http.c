@@ -12,6 +12,7 @@
 #include "shard/base/io.h"
 #include "shard/remote/credentials_private.h"
 #include "shard/remote/fetch.h"
+#include "shard/remote/secret_memory.h"
 
 enum { BUSY_TRIES = 3, BUSY_PAUSE_MS = 200, TOKEN_FILE_MAX = 65536, INSTANCE_TIMEOUT_S = 2 };
 
@@ -27,18 +28,26 @@ int remote_credentials_ask(const struct remote_fetch *fetch, struct base_err *er
 	}
 }
 
-/* Sends a request with at most two headers, which may be NULL. */
-static int ask(struct remote_fetch *fetch, const char *first, const char *second, struct base_err *err,
-        struct remote_answer *ret_answer)
+/* Asks with a list of headers, which is freed.  rc: that of the list. */
+static int ask(struct remote_fetch *fetch, int rc, struct base_err *err, struct remote_answer *ret_answer)
 {
-	struct curl_slist *list = first ? curl_slist_append(NULL, first) : NULL;
-	struct curl_slist *longer = second ? curl_slist_append(list, second) : list;
-	int rc = (first && !list) || (second && !longer) ? base_err_set(err, -ENOMEM, "out of memory") : 0;
-	fetch->headers = list ? list : longer;
-	if (rc == 0)
-		rc = remote_credentials_ask(fetch, err, ret_answer);
+	rc = rc < 0 ? base_err_set(err, rc, "out of memory") : remote_credentials_ask(fetch, err, ret_answer);
 	curl_slist_free_all(fetch->headers);
 	return rc;
+}
+
+int remote_credentials_read(const char *path, char **ret_token)
+{
+	char *text = NULL;
+	size_t len = 0;
+	int rc = base_read_file(path, TOKEN_FILE_MAX, &text, &len);
+	if (rc < 0)
+		return rc;
+	text[strcspn(text, "\r\n")] = 0;
+	*ret_token = remote_secret_join(text, "", NULL);
+	explicit_bzero(text, len);
+	free(text);
+	return *ret_token ? 0 : -ENOMEM;
 }
 
 static const char *variable(const char *name)
@@ -67,45 +76,45 @@ static bool allowed_host(const char *url)
 	return false;
 }
 
-/* Writes "Authorization: TOKEN" if the environment has a token; NULL if it has none. */
-static int authorization(struct base_err *err, char **ret_header)
+/* Adds "Authorization: TOKEN" if the environment has a token. */
+static int add_authorization(struct curl_slist **list, struct base_err *err)
 {
 	const char *file = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
 	const char *token = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN");
-	cleanup_free char *text = NULL;
-	size_t len = 0;
-	*ret_header = NULL;
+	cleanup_secret char *text = NULL;
 	if (file) {
-		int rc = base_read_file(file, TOKEN_FILE_MAX, &text, &len);
+		int rc = remote_credentials_read(file, &text);
 		if (rc < 0)
 			return base_err_set(err, rc, "container credentials: cannot read the token in '%s': %s", file,
 			        base_err_str(rc));
-		text[strcspn(text, "\r\n")] = 0;
 		token = text;
 	}
-	if (!token)
-		return 0;
-	return asprintf(ret_header, "Authorization: %s", token) < 0 ? base_err_set(err, -ENOMEM, "out of memory") : 0;
+	return token ? remote_header_add(list, "Authorization", token) : 0;
 }
 
 int remote_credentials_container(struct remote_credentials *c, struct base_err *err)
 {
 	const char *relative = variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
 	const char *full = variable("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+	struct curl_slist *list = NULL;
 	if (!relative && !full)
 		return 0;
-	cleanup_free char *url = NULL, *header = NULL;
-	if ((relative ? asprintf(&url, "http://169.254.170.2%s", relative) : asprintf(&url, "%s", full)) < 0)
+	cleanup_secret char *url =
+	        remote_secret_join(relative ? "http://169.254.170.2" : "", relative ? relative : full, NULL);
+	if (!url)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	if (!allowed_host(url))
 		return base_err_set(
 		        err, -EACCES, "AWS_CONTAINER_CREDENTIALS_FULL_URI is neither https:// nor on this host");
-	int rc = authorization(err, &header);
+	int rc = add_authorization(&list, err);
 	if (rc < 0)
 		return rc;
+	rc = remote_header_add(&list, "Accept", "application/json");
 	struct remote_answer answer;
-	rc = ask(&(struct remote_fetch){ .method = "GET", .url = url, .timeout_s = REMOTE_PROVIDER_TIMEOUT_S },
-	        "Accept: application/json", header, err, &answer);
+	rc = ask(
+	        &(struct remote_fetch){
+	                .method = "GET", .url = url, .headers = list, .timeout_s = REMOTE_PROVIDER_TIMEOUT_S },
+	        rc, err, &answer);
 	if (rc < 0)
 		return rc;
 	rc = answer.status == 200 ? remote_credentials_take_json(c, "the container", answer.body, err)
@@ -116,15 +125,20 @@ int remote_credentials_container(struct remote_credentials *c, struct base_err *
 
 /* ---- instance metadata, version 2 ---- */
 
-static int metadata(const char *method, const char *path, const char *header, struct remote_answer *ret_answer)
+static int metadata(
+        const char *method, const char *path, const char *name, const char *value, struct remote_answer *ret_answer)
 {
 	const char *endpoint = variable("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+	struct curl_slist *list = NULL;
 	cleanup_free char *url = NULL;
 	if (asprintf(&url, "%s%s%s", endpoint ? endpoint : "http://169.254.169.254",
 	            endpoint && endpoint[strlen(endpoint) - 1] == '/' ? "" : "/", path) < 0)
 		return -ENOMEM;
-	int rc = ask(&(struct remote_fetch){ .method = method, .url = url, .timeout_s = INSTANCE_TIMEOUT_S }, header,
-	        NULL, NULL, ret_answer);
+	int rc = remote_header_add(&list, name, value);
+	rc = ask(
+	        &(struct remote_fetch){
+	                .method = method, .url = url, .headers = list, .timeout_s = INSTANCE_TIMEOUT_S },
+	        rc, NULL, ret_answer);
 	if (rc == 0 && ret_answer->status != 200) {
 		remote_answer_done(ret_answer);
 		rc = -ENOENT;
@@ -134,26 +148,27 @@ static int metadata(const char *method, const char *path, const char *header, st
 
 int remote_credentials_instance(struct remote_credentials *c, struct base_err *err)
 {
+	static const char token_name[] = "X-aws-ec2-metadata-token";
 	static const char roles[] = "latest/meta-data/iam/security-credentials/";
 	const char *disabled = variable("AWS_EC2_METADATA_DISABLED");
 	if (disabled && strcasecmp(disabled, "true") == 0)
 		return 0;
 	struct remote_answer token, role, answer;
 	/* On a host that is no instance, nobody answers at this address. */
-	if (metadata("PUT", "latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds: 21600", &token) < 0)
+	if (metadata("PUT", "latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds", "21600", &token) < 0)
 		return 0;
-	cleanup_free char *header = NULL, *path = NULL;
-	int rc = asprintf(&header, "X-aws-ec2-metadata-token: %s", token.body) < 0 ? -ENOMEM : 0;
-	remote_answer_done(&token);
-	if (rc == 0)
-		rc = metadata("GET", roles, header, &role);
-	if (rc < 0)
+	cleanup_free char *path = NULL;
+	int rc = metadata("GET", roles, token_name, token.body, &role);
+	if (rc < 0) {
+		remote_answer_done(&token);
 		return 0; /* an instance without a role */
+	}
 	role.body[strcspn(role.body, "\r\n")] = 0;
 	rc = asprintf(&path, "%s%s", roles, role.body) < 0 ? -ENOMEM : 0;
 	remote_answer_done(&role);
 	if (rc == 0)
-		rc = metadata("GET", path, header, &answer);
+		rc = metadata("GET", path, token_name, token.body, &answer);
+	remote_answer_done(&token);
 	if (rc < 0)
 		return base_err_set(
 		        err, rc, "instance metadata: the role's credentials cannot be fetched: %s", base_err_str(rc));

@@ -19,6 +19,10 @@ int remote_credentials_take_json(
 /* Sends a request to a provider; twice more if it is busy (429, 5xx).  Returns as remote_fetch does. */
 int remote_credentials_ask(const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer);
 
+/* Reads the token in a file: its first line.  *ret_token: for remote_secret_free.  Returns 0; -EFBIG: over 64 KiB;
+ * -ENOMEM; errors of open(2) and read(2). */
+int remote_credentials_read(const char *path, char **ret_token);
+
 /* Returns AWS_REGION, AWS_DEFAULT_REGION, or the profile's region; NULL: none. */
 const char *remote_credentials_region(const struct remote_profile *profile);
 /* Finds the endpoint of a service, as botocore does (configprovider.ConfiguredEndpointProvider).  own: the variable for

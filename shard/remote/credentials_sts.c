@@ -11,14 +11,14 @@
 #include <time.h>
 
 #include "shard/base/cleanup.h"
-#include "shard/base/io.h"
 #include "shard/remote/credentials_private.h"
 #include "shard/remote/fetch.h"
+#include "shard/remote/secret_memory.h"
 #include "shard/remote/sigv4.h"
 #include "shard/remote/uri.h"
 #include "shard/remote/xml.h"
 
-enum { TOKEN_FILE_MAX = 65536, HOST_MAX = 512 };
+enum { HOST_MAX = 512 };
 
 #define FORM "application/x-www-form-urlencoded"
 
@@ -36,12 +36,13 @@ static int add_field(char **form, const char *name, const char *value)
 	if (!value)
 		return 0;
 	cleanup_free char *encoded = remote_uri_encode(value, strlen(value), false);
-	char *longer = NULL;
-	if (!encoded || asprintf(&longer, "%s&%s=%s", *form, name, encoded) < 0)
+	cleanup_secret char *begun = remote_secret_join(*form, "&", name);
+	char *longer = encoded && begun ? remote_secret_join(begun, "=", encoded) : NULL;
+	if (encoded)
+		explicit_bzero(encoded, strlen(encoded));
+	if (!longer)
 		return -ENOMEM;
-	explicit_bzero(encoded, strlen(encoded));
-	explicit_bzero(*form, strlen(*form));
-	free(*form);
+	remote_secret_free(*form);
 	*form = longer;
 	return 0;
 }
@@ -85,17 +86,6 @@ static int find_sts(const struct remote_profile *profile, struct base_err *err, 
 	return 0;
 }
 
-static int add_header(struct curl_slist **list, const char *name, const char *value)
-{
-	cleanup_free char *line = NULL;
-	if (asprintf(&line, "%s: %s", name, value) < 0)
-		return -ENOMEM;
-	struct curl_slist *longer = curl_slist_append(*list, line);
-	explicit_bzero(line, strlen(line));
-	*list = longer ? longer : *list;
-	return longer ? 0 : -ENOMEM;
-}
-
 /* Makes the headers of a form, signed by `keys` unless it is NULL. */
 static int make_headers(
         const struct sts *sts, const char *form, const struct remote_credentials *keys, struct curl_slist **ret_headers)
@@ -122,8 +112,11 @@ static int make_headers(
 		                               .date = date },
 		        authorization);
 	for (size_t i = 0; i < n && rc == 0; i++)
-		rc = add_header(ret_headers, headers[i].name, headers[i].value);
-	return rc == 0 && keys ? add_header(ret_headers, "Authorization", authorization) : rc;
+		rc = remote_header_add(ret_headers, headers[i].name, headers[i].value);
+	if (rc == 0 && keys)
+		rc = remote_header_add(ret_headers, "Authorization", authorization);
+	explicit_bzero(authorization, sizeof(authorization));
+	return rc;
 }
 
 static int take_xml(struct remote_credentials *c, const char *provider, const char *xml, struct base_err *err)
@@ -142,10 +135,10 @@ static int take_xml(struct remote_credentials *c, const char *provider, const ch
 	return rc;
 }
 
-/* Sends a form, which is cleared, and takes the credentials of the answer into c.  keys: what signs it; NULL: nothing;
+/* Sends a form, and takes the credentials of the answer into c.  keys: what signs it; NULL: nothing;
  * may be c. */
 static int ask_sts(struct remote_credentials *c, const char *provider, const struct remote_profile *profile,
-        const char *role, char *form, const struct remote_credentials *keys, struct base_err *err)
+        const char *role, const char *form, const struct remote_credentials *keys, struct base_err *err)
 {
 	struct sts sts;
 	struct remote_answer answer;
@@ -167,7 +160,6 @@ static int ask_sts(struct remote_credentials *c, const char *provider, const str
 		                                    .ca_bundle = sts.ca_bundle },
 		        err, &answer);
 	curl_slist_free_all(headers);
-	explicit_bzero(form, strlen(form));
 	free(sts.url);
 	if (rc < 0)
 		return rc;
@@ -189,7 +181,7 @@ static int with_token(struct remote_credentials *c, const struct remote_profile 
         const char *token, struct base_err *err)
 {
 	const char *session = variable("AWS_ROLE_SESSION_NAME");
-	cleanup_free char *form = strdup("Action=AssumeRoleWithWebIdentity&Version=2011-06-15");
+	cleanup_secret char *form = remote_secret_join("Action=AssumeRoleWithWebIdentity", "&Version=2011-06-15", NULL);
 	if (!session)
 		session = remote_profile_value(profile, REMOTE_PROFILE_ANY, "role_session_name");
 	if (!form || add_field(&form, "RoleArn", role) < 0 ||
@@ -212,14 +204,11 @@ int remote_credentials_web_identity(
 		return 0;
 	if (!role)
 		return base_err_set(err, -ENOKEY, "web identity: the role is missing; set AWS_ROLE_ARN");
-	cleanup_free char *token = NULL;
-	size_t len = 0;
-	int rc = base_read_file(file, TOKEN_FILE_MAX, &token, &len);
+	cleanup_secret char *token = NULL;
+	int rc = remote_credentials_read(file, &token);
 	if (rc < 0)
 		return base_err_set(err, rc, "web identity: cannot read the token in '%s': %s", file, base_err_str(rc));
-	token[strcspn(token, "\r\n")] = 0;
 	rc = with_token(c, profile, role, token, err);
-	explicit_bzero(token, len);
 	return rc < 0 ? rc : 1;
 }
 
@@ -237,7 +226,7 @@ int remote_credentials_assume(struct remote_credentials *c, const struct remote_
 {
 	const char *role = remote_profile_value(profile, REMOTE_PROFILE_ANY, "role_arn");
 	const char *session = remote_profile_value(profile, REMOTE_PROFILE_ANY, "role_session_name");
-	cleanup_free char *form = strdup("Action=AssumeRole&Version=2011-06-15");
+	cleanup_secret char *form = remote_secret_join("Action=AssumeRole", "&Version=2011-06-15", NULL);
 	if (!form || add_field(&form, "RoleArn", role) < 0 ||
 	        add_field(&form, "RoleSessionName", session ? session : "ddpfs") < 0 ||
 	        add_field(&form, "ExternalId", remote_profile_value(profile, REMOTE_PROFILE_ANY, "external_id")) < 0 ||

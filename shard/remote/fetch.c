@@ -10,12 +10,14 @@
 #include <string.h>
 #include <strings.h>
 
+#include "shard/remote/secret_memory.h"
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static CURLcode started = CURLE_FAILED_INIT;
 
 static void start(void)
 {
-	started = curl_global_init(CURL_GLOBAL_DEFAULT);
+	started = remote_secret_init_curl();
 }
 
 int remote_fetch_init(void)
@@ -83,13 +85,23 @@ const char *remote_curl_reason(CURLcode code)
 	return curl_easy_strerror(code);
 }
 
+int remote_header_add(struct curl_slist **list, const char *name, const char *value)
+{
+	cleanup_secret char *line = remote_secret_join(name, ": ", value);
+	struct curl_slist *longer = line ? curl_slist_append(*list, line) : NULL;
+	if (line)
+		explicit_bzero(line, strlen(line));
+	*list = longer ? longer : *list;
+	return longer ? 0 : -ENOMEM;
+}
+
 static size_t take_body(char *data, size_t size, size_t n, void *arg)
 {
 	struct remote_answer *answer = arg;
 	size_t len = size * n;
 	if (answer->body_len + len > REMOTE_FETCH_MAX)
 		return 0;
-	char *body = realloc(answer->body, answer->body_len + len + 1);
+	char *body = remote_secret_realloc(answer->body, answer->body_len + len + 1);
 	if (!body)
 		return 0;
 	memcpy(body + answer->body_len, data, len);
@@ -207,7 +219,7 @@ int remote_fetch(const struct remote_fetch *fetch, struct base_err *err, struct 
 	struct remote_answer answer = { .size = UINT64_MAX };
 	rc = run(handle, fetch, err, &answer);
 	curl_easy_cleanup(handle);
-	if (rc == 0 && !answer.body && !(answer.body = calloc(1, 1)))
+	if (rc == 0 && !answer.body && !(answer.body = remote_secret_join("", "", NULL)))
 		rc = base_err_set(err, -ENOMEM, "out of memory");
 	if (rc < 0) {
 		remote_answer_done(&answer);
@@ -221,6 +233,6 @@ void remote_answer_done(struct remote_answer *answer)
 {
 	if (answer->body)
 		explicit_bzero(answer->body, answer->body_len); /* it may hold credentials */
-	free(answer->body);
+	remote_secret_free(answer->body);
 	*answer = (struct remote_answer){ .body = NULL };
 }

@@ -33,7 +33,7 @@ struct remote_fetch {
 
 struct remote_answer {
 	long status;     /* 200, 404, ... */
-	char *body;      /* NUL-terminated; owned */
+	char *body;      /* NUL-terminated, in secret_memory.h; owned */
 	size_t body_len; /* bytes, without the NUL */
 	/* Content-Length of the answer, or the size behind '/' of its Content-Range; UINT64_MAX: it does not say. */
 	uint64_t size;
@@ -53,6 +53,9 @@ int remote_fetch_init(void);
  * with a sentence that has the URL's host and not its query. */
 int remote_fetch(const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer);
 void remote_answer_done(struct remote_answer *answer);
+
+/* Appends a header to a list, which is for curl_slist_free_all.  Returns 0 or -ENOMEM. */
+int remote_header_add(struct curl_slist **list, const char *name, const char *value);
 
 /* Returns the -errno for a result of libcurl; 0 for CURLE_OK. */
 int remote_curl_errno(CURLcode code);

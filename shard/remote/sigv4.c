@@ -14,7 +14,7 @@
 
 #include "shard/base/cleanup.h"
 
-enum { HASH_BYTES = SHA256_DIGEST_LENGTH, QUERY_FIELDS_MAX = 64 };
+enum { HASH_BYTES = SHA256_DIGEST_LENGTH, QUERY_FIELDS_MAX = 64, NAMES_MAX = 512 };
 
 void remote_sigv4_date(time_t now, char ret_date[REMOTE_SIGV4_DATE_SIZE])
 {
@@ -52,8 +52,13 @@ static int compare_fields(const void *a, const void *b)
 	return x_len != y_len ? (x_len < y_len ? -1 : 1) : strcmp(x, y);
 }
 
-/* Writes the fields of a query in order; a field without '=' gets one. */
-static int write_query(FILE *out, const char *query)
+static void feed(EVP_MD_CTX *digest, const char *text)
+{
+	EVP_DigestUpdate(digest, text, strlen(text));
+}
+
+/* Feeds the fields of a query in order; a field without '=' gets one. */
+static int feed_query(EVP_MD_CTX *digest, const char *query)
 {
 	cleanup_free char *copy = strdup(query ? query : "");
 	if (!copy)
@@ -66,51 +71,70 @@ static int write_query(FILE *out, const char *query)
 		fields[n++] = field;
 	}
 	qsort(fields, n, sizeof(fields[0]), compare_fields);
-	for (size_t i = 0; i < n; i++)
-		fprintf(out, "%s%s%s", i ? "&" : "", fields[i], strchr(fields[i], '=') ? "" : "=");
+	for (size_t i = 0; i < n; i++) {
+		feed(digest, i ? "&" : "");
+		feed(digest, fields[i]);
+		feed(digest, strchr(fields[i], '=') ? "" : "=");
+	}
 	return 0;
 }
 
-static void write_value(FILE *out, const char *value)
+static void feed_value(EVP_MD_CTX *digest, const char *value)
 {
 	while (*value == ' ')
 		value++;
-	for (; *value; value++)
-		if (*value != ' ' || (value[1] && value[1] != ' '))
-			fputc(*value, out);
-}
-
-/* The names of the headers, which are sorted, joined by ';'. */
-static void write_names(FILE *out, const struct remote_header *headers, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		fprintf(out, "%s%s", i ? ";" : "", headers[i].name);
-}
-
-/* Writes the canonical request, and its hash. */
-static int hash_request(
-        const struct remote_sigv4 *r, const struct remote_header *headers, char ret_hash[REMOTE_SIGV4_HASH_SIZE])
-{
-	cleanup_free char *text = NULL;
-	size_t len = 0;
-	FILE *out = open_memstream(&text, &len);
-	if (!out)
-		return -ENOMEM;
-	fprintf(out, "%s\n%s\n", r->method, r->path);
-	int rc = write_query(out, r->query);
-	fputc('\n', out);
-	for (size_t i = 0; i < r->n_headers; i++) {
-		fprintf(out, "%s:", headers[i].name);
-		write_value(out, headers[i].value);
-		fputc('\n', out);
+	while (*value) {
+		size_t word = strcspn(value, " ");
+		EVP_DigestUpdate(digest, value, word);
+		value += word;
+		value += strspn(value, " ");
+		if (*value)
+			feed(digest, " ");
 	}
-	fputc('\n', out);
-	write_names(out, headers, r->n_headers);
-	fprintf(out, "\n%s", r->payload_hash);
-	if (fclose(out) != 0 && rc == 0)
-		rc = -ENOMEM;
+}
+
+/* Writes the names of the headers, which are sorted, joined by ';'.  Returns 0 or -EINVAL: they are too long. */
+static int write_names(const struct remote_header *headers, size_t n, char ret_names[NAMES_MAX])
+{
+	size_t len = 0;
+	ret_names[0] = 0;
+	for (size_t i = 0; i < n; i++) {
+		int more = snprintf(ret_names + len, NAMES_MAX - len, "%s%s", i ? ";" : "", headers[i].name);
+		if (more < 0 || len + (size_t)more >= NAMES_MAX)
+			return -EINVAL;
+		len += (size_t)more;
+	}
+	return 0;
+}
+
+/* Hashes the canonical request.  It has the session token, so it stands nowhere as a whole. */
+static int hash_request(const struct remote_sigv4 *r, const struct remote_header *headers, const char *names,
+        char ret_hash[REMOTE_SIGV4_HASH_SIZE])
+{
+	uint8_t hash[EVP_MAX_MD_SIZE];
+	EVP_MD_CTX *digest = EVP_MD_CTX_new();
+	if (!digest)
+		return -ENOMEM;
+	int rc = EVP_DigestInit_ex(digest, EVP_sha256(), NULL) ? 0 : -EIO;
+	const char *const first[] = { r->method, "\n", r->path, "\n" };
+	for (size_t i = 0; i < sizeof(first) / sizeof(first[0]) && rc == 0; i++)
+		feed(digest, first[i]);
 	if (rc == 0)
-		remote_sigv4_hash(text, len, ret_hash);
+		rc = feed_query(digest, r->query);
+	for (size_t i = 0; i < r->n_headers && rc == 0; i++) {
+		feed(digest, "\n");
+		feed(digest, headers[i].name);
+		feed(digest, ":");
+		feed_value(digest, headers[i].value);
+	}
+	const char *const last[] = { "\n\n", names, "\n", r->payload_hash };
+	for (size_t i = 0; i < sizeof(last) / sizeof(last[0]) && rc == 0; i++)
+		feed(digest, last[i]);
+	if (rc == 0 && !EVP_DigestFinal_ex(digest, hash, NULL))
+		rc = -EIO;
+	EVP_MD_CTX_free(digest);
+	if (rc == 0)
+		hex(hash, ret_hash);
 	return rc;
 }
 
@@ -145,11 +169,12 @@ int remote_sigv4_sign(const struct remote_sigv4 *r, char ret_authorization[REMOT
 	qsort(headers, r->n_headers, sizeof(headers[0]), compare_headers);
 
 	char day[9], scope[256], hash[REMOTE_SIGV4_HASH_SIZE], to_sign[512], signature[REMOTE_SIGV4_HASH_SIZE];
+	char names[NAMES_MAX];
 	snprintf(day, sizeof(day), "%.8s", r->date);
 	int len = snprintf(scope, sizeof(scope), "%s/%s/%s/aws4_request", day, r->region, r->service);
-	if (len < 0 || (size_t)len >= sizeof(scope))
+	if (len < 0 || (size_t)len >= sizeof(scope) || write_names(headers, r->n_headers, names) < 0)
 		return -EINVAL;
-	int rc = hash_request(r, headers, hash);
+	int rc = hash_request(r, headers, names, hash);
 	if (rc < 0)
 		return rc;
 	snprintf(to_sign, sizeof(to_sign), "AWS4-HMAC-SHA256\n%s\n%s\n%s", r->date, scope, hash);
@@ -163,14 +188,6 @@ int remote_sigv4_sign(const struct remote_sigv4 *r, char ret_authorization[REMOT
 		return rc;
 	hex(mac, signature);
 
-	cleanup_free char *names = NULL;
-	size_t names_len = 0;
-	FILE *out = open_memstream(&names, &names_len);
-	if (!out)
-		return -ENOMEM;
-	write_names(out, headers, r->n_headers);
-	if (fclose(out) != 0)
-		return -ENOMEM;
 	len = snprintf(ret_authorization, REMOTE_SIGV4_AUTHORIZATION_MAX,
 	        "AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s", r->access_key, scope, names,
 	        signature);

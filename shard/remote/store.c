@@ -273,18 +273,6 @@ char *remote_store_url(const struct remote_store *store, const char *key)
 	return url;
 }
 
-static int add(struct curl_slist **list, const char *name, const char *value)
-{
-	cleanup_free char *line = NULL;
-	if (asprintf(&line, "%s: %s", name, value) < 0)
-		return -ENOMEM;
-	struct curl_slist *longer = curl_slist_append(*list, line);
-	if (longer)
-		*list = longer;
-	explicit_bzero(line, strlen(line));
-	return longer ? 0 : -ENOMEM;
-}
-
 /* Signs a request, and adds the headers that say so.  Under lock. */
 static int sign(
         struct remote_store *store, const char *url, const struct remote_request *request, struct curl_slist **list)
@@ -317,8 +305,11 @@ static int sign(
 	                                   .date = date },
 	        authorization);
 	for (size_t i = 1; i < n && rc == 0; i++) /* libcurl sends host itself */
-		rc = add(list, headers[i].name, headers[i].value);
-	return rc == 0 ? add(list, "Authorization", authorization) : rc;
+		rc = remote_header_add(list, headers[i].name, headers[i].value);
+	if (rc == 0)
+		rc = remote_header_add(list, "Authorization", authorization);
+	explicit_bzero(authorization, sizeof(authorization));
+	return rc;
 }
 
 int remote_store_headers(struct remote_store *store, const char *url, const struct remote_request *request,
@@ -337,7 +328,7 @@ int remote_store_headers(struct remote_store *store, const char *url, const stru
 	if (rc == 0 && store->credentials)
 		rc = sign(store, url, request, &list);
 	else if (rc == 0 && store->s3 && store->settings.requester_pays)
-		rc = add(&list, "x-amz-request-payer", "requester");
+		rc = remote_header_add(&list, "x-amz-request-payer", "requester");
 	if (rc < 0) {
 		curl_slist_free_all(list);
 		return rc;

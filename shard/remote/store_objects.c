@@ -105,9 +105,14 @@ int remote_object_read(struct remote_store *store, const char *path, size_t max_
 		remote_answer_done(&answer);
 		return base_err_set(err, -EFBIG, "%s: '%s' is too large", remote_store_name(store), path);
 	}
-	*ret_data = steal_ptr(&answer.body);
+	char *data = malloc(answer.body_len + 1);
+	if (data)
+		memcpy(data, answer.body, answer.body_len + 1);
 	*ret_len = answer.body_len;
 	remote_answer_done(&answer);
+	if (!data)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	*ret_data = data;
 	return 0;
 }
 

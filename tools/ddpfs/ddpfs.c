@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shard/remote/credentials.h"
+#include "shard/remote/secret_memory.h"
 #include "tools/common/cli.h"
 
 static const struct cli_command commands[] = {
@@ -55,6 +56,7 @@ static bool called_by_mount_fuse(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	remote_credentials_hide_environment();
+	remote_secret_use_in_libraries();
 	open_standard_streams();
 	const char *base = argc > 0 ? strrchr(argv[0], '/') : NULL;
 	base = base ? base + 1 : argc > 0 ? argv[0] : "";

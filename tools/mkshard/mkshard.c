@@ -7,6 +7,7 @@
 #include "shard/base/log.h"
 #include "shard/index.h"
 #include "shard/remote/credentials.h"
+#include "shard/remote/secret_memory.h"
 #include "tools/common/cli.h"
 
 static const struct cli_command commands[] = {
@@ -39,6 +40,7 @@ int main(int argc, char **argv)
 		.commands = commands,
 	};
 	remote_credentials_hide_environment();
+	remote_secret_use_in_libraries();
 	sigaction(SIGBUS, &action, NULL);
 	base_log_init("mkshard", BASE_LOG_INFO, false);
 	return cli_main(&program, argc, argv);
