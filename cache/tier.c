@@ -666,6 +666,14 @@ int cache_tier_verify(struct cache_tier *tier, const struct cache_tier_block *bl
 	return get(tier, block, data, COUNT_NONE);
 }
 
+bool cache_tier_has(struct cache_tier *tier, const struct cache_tier_block *block)
+{
+	struct entry entries[ENTRIES];
+	uint32_t entry;
+	return !cache_tier_off(tier) && find(tier, hash_of(tier, block->key), entries, &entry) == 0 &&
+	       entry < ENTRIES && entries[entry].len == block->len && !entry_stale(tier, &entries[entry]);
+}
+
 /* ---- put: which segment ---- */
 
 /* Returns the last use of the segment to which a block belongs.  The farther a use is, the longer is the time that

@@ -115,6 +115,9 @@ int cache_tier_get_again(struct cache_tier *tier, const struct cache_tier_block 
  * and is removed. */
 int cache_tier_verify(struct cache_tier *tier, const struct cache_tier_block *block, void *data);
 
+/* Tells whether the tier has a block, without reading or verifying it.  Counts nothing. */
+bool cache_tier_has(struct cache_tier *tier, const struct cache_tier_block *block);
+
 /* Joins the ranks of this host that use the dataset in one order.  Call it for each rank of this process, for
  * one of them before puts that tell a next use, which is then a time in this order.  order: names the order, the same
  * for all ranks of a job.  rank: below 2^20.

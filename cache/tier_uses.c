@@ -103,7 +103,7 @@ static uint32_t next_use(struct cache_tier_uses *uses, uint64_t epoch, uint32_t 
 	return (uint32_t)(far * CACHE_TIER_EPOCH);
 }
 
-void cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cache_tier_block *block)
+bool cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cache_tier_block *block)
 {
 	struct shard_place place;
 	uint32_t slot;
@@ -111,20 +111,21 @@ void cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cac
 	block->now = block->next = 0;
 	if (shard_index_place(index, cache_key_file(block->key), &place) < 0 || place.sample == SHARD_NONE ||
 	        shard_index_sample_slot(index, place.sample, &slot) < 0)
-		return;
+		return true;
 	lock_for_scope(&uses->lock);
 	if (!uses->joined)
-		return;
+		return true;
 	look_at_ranks(uses);
 	if (epoch == UINT64_MAX)
 		epoch = uses->latest;
 	uses->latest = epoch;
 	if (uses->all || epoch >= CACHE_TIER_EPOCHS_MAX)
-		return;
+		return true;
 	uint32_t now = (uint32_t)(epoch * CACHE_TIER_EPOCH + 1);
-	used_in(uses, epoch, place.sample, slot, &now);
+	bool used = used_in(uses, epoch, place.sample, slot, &now);
 	block->next = next_use(uses, epoch, place.sample, slot);
 	block->now = block->next ? now : 0;
+	return used;
 }
 
 /* Names the order of a job: the ranks of one job have the same, and a job that goes on, too. */

@@ -32,7 +32,8 @@ int cache_tier_uses_add(struct cache_tier_uses *uses, uint32_t rank);
 void cache_tier_uses_free(struct cache_tier_uses *uses);
 
 /* Fills block->now and block->next of a block that is read for a use in `epoch`; UINT64_MAX: in the latest epoch that
- * was asked for.  block->key says which file.  Sets both to 0 if nothing is told. */
-void cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cache_tier_block *block);
+ * was asked for.  block->key says which file.  Sets both to 0 if nothing is told.
+ * Returns false if it is known that no rank of this host uses the file in the epoch. */
+bool cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cache_tier_block *block);
 
 #endif

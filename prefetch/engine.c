@@ -129,6 +129,7 @@ static void submit(struct prefetch *p, struct prefetch_read *read)
 		.shard = read->shard,
 		.blocks = &read->blocks,
 		.gap_bytes = read->gap_bytes,
+		.unused_bytes = read->between,
 		.urgent = read->urgent,
 	};
 	read->submitted_ns = base_now_ns();
@@ -217,8 +218,7 @@ static void finish(struct prefetch *p, struct prefetch_read *read)
 	if (read->got >= read->want) {
 		if (read->again && prefetch_shards_check(p->files, read->entry, true) == -ESTALE)
 			read->changed = true;
-		if (p->io == p->origin) /* a tier fetches only what is missing */
-			count(&p->counters.wasted_bytes, read->between);
+		count(&p->counters.wasted_bytes, read->op.unused_bytes);
 		prefetch_engine_land(p, read, 0);
 	} else if (prefetch_shards_check(p->files, read->entry, res == 0) == -ESTALE || res == 0) {
 		/* The shard is shorter than the index says. */
@@ -414,7 +414,7 @@ static int engine_start_io(struct prefetch *p, int rc, uint32_t limit)
 		return rc;
 	p->io = p->origin;
 	if (p->options.tier)
-		rc = prefetch_io_tier(p->options.tier, p->options.tier_uses, p->origin, &p->io);
+		rc = prefetch_io_tier(p->options.index, p->options.tier, p->options.tier_uses, p->origin, &p->io);
 	if (rc == 0)
 		rc = prefetch_shards_new(p->source, p->io, limit, &p->files);
 	if (rc < 0) {

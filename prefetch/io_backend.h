@@ -13,6 +13,7 @@
 #include "cache/tier.h"
 #include "cache/tier_uses.h"
 #include "prefetch/source.h"
+#include "shard/index.h"
 #include "shard/remote/client.h"
 
 enum {
@@ -36,7 +37,9 @@ struct prefetch_op {
 	const struct prefetch_block_list *blocks; /* the blocks that are wanted, ascending offset; NULL: not known */
 	uint32_t gap_bytes;  /* reading so many bytes that are not wanted costs no more than another read */
 	uint32_t tier_bytes; /* result: bytes of it that did not come from the source */
-	bool urgent;         /* a reader waits for it */
+	/* In: bytes between the blocks.  Result of a tier: bytes between them that came, and are not in the tier. */
+	uint32_t unused_bytes;
+	bool urgent; /* a reader waits for it */
 
 	int res;                  /* the result: bytes read, 0 at the end of the file, or -errno */
 	struct prefetch_op *next; /* in the list that prefetch_io_wait returns */
@@ -82,11 +85,13 @@ void prefetch_io_http_stats(struct prefetch_io_backend *io, struct remote_stats 
 
 /* Makes a backend that looks into a tier first, and reads what is not there from `origin`.  It stores the blocks that
  * it has read, if their checksums are right.  No other process that has the tier open fetches them meanwhile.
+ * What a merged read brings between its blocks is stored, too, as far as it is whole files of `index` (NULL: it is
+ * not).
  * It tells the tier when blocks are used again, if `uses` (NULL: nothing is told) says so.
- * tier, uses: not owned, outlive the backend.  origin: owned once this succeeded.
+ * index, tier, uses: not owned, outlive the backend.  origin: owned once this succeeded.
  * Returns 0, -ENOMEM or -EAGAIN (no thread can be started). */
-int prefetch_io_tier(struct cache_tier *tier, struct cache_tier_uses *uses, struct prefetch_io_backend *origin,
-        struct prefetch_io_backend **ret_io);
+int prefetch_io_tier(const struct shard_index *index, struct cache_tier *tier, struct cache_tier_uses *uses,
+        struct prefetch_io_backend *origin, struct prefetch_io_backend **ret_io);
 /* Reads what that backend counts.  Any thread; it waits for no disk. */
 void prefetch_io_tier_stats(struct prefetch_io_backend *io, struct prefetch_tier_stats *ret_stats);
 

@@ -14,6 +14,10 @@
  * processes never wait for each other.  The pool does what may wait for a disk or a lock; the engine thread never
  * does.
  *
+ * A merged read also brings files that nobody asked for, between those that are wanted.  Another rank of the host wants
+ * them.  So they are claimed and stored like the others.  A gap in which the tier or another process has a file is not
+ * fetched, unless the tier has no room.
+ *
  * Lock: `lock`.  No call of the tier or the origin happens under it. */
 #include <errno.h>
 #include <pthread.h>
@@ -24,6 +28,7 @@
 #include <time.h>
 
 #include "prefetch/engine.h"
+#include "prefetch/gap_blocks.h"
 #include "prefetch/io_backend.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
@@ -39,6 +44,9 @@ enum {
 	CLAIM_GAP = 4096,             /* bytes between two blocks of one claim: a tar header and padding */
 	PARTS_FIRST = 16,             /* blocks of a read, at first */
 	STORE_BYTES = 1 << 20,        /* of small blocks that are stored at once */
+	MARKS = 1 << 20,              /* counters of blocks that this process fetches */
+	MARK_WANTED = 1,              /* what a wanted block adds to a counter */
+	MARK_GAP = 1 << 16,           /* ... and one of a gap */
 };
 #define SECOND_NS UINT64_C(1000000000) /* also the time between two looks at how full the tier is */
 
@@ -47,14 +55,18 @@ struct part {
 	struct cache_tier_block block;
 	uint64_t epoch; /* prefetch_block.epoch */
 	uint32_t at;    /* where it begins in the data of the read */
+	bool gap;       /* nobody asked for it: it lies between two that are wanted */
 	enum {
 		NEW,          /* not looked up yet */
-		HERE,         /* its bytes are there */
+		HERE,         /* its bytes are there, or nobody asked for them */
 		MISSED,       /* it is not there */
 		MISSED_AGAIN, /* it was THEIRS, and is not there still */
 		OURS,         /* claimed by this read, to be fetched */
 		UNCLAIMED,    /* to be fetched without a claim */
-		THEIRS,       /* another process has claimed it */
+		THEIRS,       /* another process has claimed it, or another read fetches it as a part of a gap */
+		/* Only of gaps: */
+		LEFT, /* it is not fetched: the tier has it, or somebody fetches it, or there is no cause to */
+		FREE, /* it may be fetched, but is neither claimed nor stored */
 	} state;
 };
 
@@ -64,15 +76,16 @@ struct tier_read {
 	struct tier_read *next; /* in one of the lists */
 	struct part *parts;     /* ascending offsets */
 	uint32_t n_parts, room;
-	bool store;         /* its bytes have come: the pool stores them */
-	bool whole;         /* no part of it is there: one read of the origin fetches it, as without a tier */
-	uint32_t next_part; /* parts before it have been submitted to the origin */
-	uint32_t fetching;  /* reads of the origin that are under way */
-	uint32_t end;       /* bytes of the data that came without a gap */
-	uint32_t tier_bytes;
-	bool fetched;      /* some bytes came from the origin */
-	int error;         /* of the origin, or 0 */
-	uint64_t since_ns; /* when it was parked first, or queued to be stored */
+	bool store;             /* its bytes have come: the pool stores them */
+	bool gaps;              /* the parts of its gaps were added */
+	bool whole;             /* no part of it is there: one read of the origin fetches it, as without a tier */
+	uint32_t next_part;     /* parts before it have been submitted to the origin */
+	uint32_t fetching;      /* reads of the origin that are under way */
+	uint32_t end;           /* bytes of the data that came without a gap */
+	uint32_t fetched_bytes; /* that came from the origin */
+	uint32_t unused_bytes;  /* prefetch_op.unused_bytes */
+	int error;              /* of the origin, or 0 */
+	uint64_t since_ns;      /* when it was parked first, or queued to be stored */
 	uint64_t pause_ns, due_ns;
 };
 
@@ -84,8 +97,9 @@ struct list {
 struct batch {
 	struct cache_tier_block blocks[CACHE_TIER_PUT_MAX];
 	uint32_t n, bytes;
-	uint8_t *data; /* room for STORE_BYTES; NULL: there is no memory */
-	bool hung;     /* the disk hung in the latest read that this thread stored */
+	uint32_t gap_bytes, lost_bytes; /* of gaps: in `blocks`, and of the read's batches that were not stored whole */
+	uint8_t *data;                  /* room for STORE_BYTES; NULL: there is no memory */
+	bool hung;                      /* the disk hung in the latest read that this thread stored */
 };
 
 /* One read of the origin. */
@@ -97,6 +111,7 @@ struct fetch {
 
 struct tier_io {
 	struct prefetch_io_backend base;
+	const struct shard_index *index; /* NULL: gaps are not searched */
 	struct cache_tier *tier;
 	struct cache_tier_uses *uses; /* NULL: nothing is told */
 	struct prefetch_io_backend *origin;
@@ -116,6 +131,9 @@ struct tier_io {
 	struct cache_tier_fill fill;
 
 	_Atomic uint64_t waited, skipped, look_up_ns;
+	/* How many reads have claimed a block, by the hash of its key.  Claims exclude other processes only.  Of a
+	 * process, two reads can fetch the same block if it lies in a gap of one of them. */
+	_Atomic uint32_t *marks;
 	struct tier_read reads[PREFETCH_OPS_MAX];
 	struct fetch fetches[PREFETCH_OPS_MAX];
 };
@@ -156,42 +174,41 @@ static void list_add_first(struct list *list, struct tier_read *read)
 
 /* ---- pool threads ---- */
 
-static void part_is_here(struct tier_read *read, struct part *part)
-{
-	part->state = HERE;
-	read->tier_bytes += part->block.len;
-}
-
 /* Stores blocks.  The tier counts, and switches itself off. */
-static void put_now(
+static int put_now(
         struct tier_io *t, struct batch *batch, const struct cache_tier_block *blocks, uint32_t n, const void *data)
 {
 	uint64_t start_ns = base_now_ns();
-	cache_tier_put_all(t->tier, blocks, n, data);
+	int rc = cache_tier_put_all(t->tier, blocks, n, data);
 	batch->hung = batch->hung || base_now_ns() - start_ns >= HANG_S * SECOND_NS;
+	return rc;
 }
 
 /* Stores what a batch has. */
 static void put_batch(struct tier_io *t, struct batch *batch)
 {
-	if (batch->n)
-		put_now(t, batch, batch->blocks, batch->n, batch->data);
+	if (batch->n && put_now(t, batch, batch->blocks, batch->n, batch->data) < 0)
+		batch->lost_bytes += batch->gap_bytes;
 	batch->n = 0;
 	batch->bytes = 0;
+	batch->gap_bytes = 0;
 }
 
 /* Stores a block, now or with the next ones. */
-static void put(struct tier_io *t, struct batch *batch, const struct cache_tier_block *block, const void *data)
+static void put(struct tier_io *t, struct batch *batch, const struct part *part, const void *data)
 {
+	const struct cache_tier_block *block = &part->block;
+	uint32_t gap_bytes = part->gap ? block->len : 0;
 	if (batch->n == CACHE_TIER_PUT_MAX || batch->bytes + block->len > STORE_BYTES)
 		put_batch(t, batch);
 	if (!batch->data || block->len > STORE_BYTES / 4) {
-		put_now(t, batch, block, 1, data);
+		batch->lost_bytes += put_now(t, batch, block, 1, data) < 0 ? gap_bytes : 0;
 		return;
 	}
 	memcpy(batch->data + batch->bytes, data, block->len);
 	batch->blocks[batch->n++] = *block;
 	batch->bytes += block->len;
+	batch->gap_bytes += gap_bytes;
 }
 
 /* Looks up one block. */
@@ -204,11 +221,11 @@ static void look_up_part(struct tier_io *t, struct tier_read *read, struct part 
 	int rc =
 	        again ? cache_tier_get_again(t->tier, &part->block, data) : cache_tier_get(t->tier, &part->block, data);
 	if (rc == 0) {
-		part_is_here(read, part);
+		part->state = HERE;
 		if (again)
 			atomic_fetch_add_explicit(&t->waited, 1, memory_order_relaxed);
 		if (part->block.next && !cache_tier_full(t->tier, &part->block))
-			put(t, batch, &part->block, data); /* it moves to those of its next use */
+			put(t, batch, part, data); /* it moves to those of its next use */
 	} else if (rc == -ENOENT && !cache_tier_full(t->tier, &part->block)) {
 		part->state = again ? MISSED_AGAIN : MISSED;
 	} else {
@@ -236,74 +253,242 @@ static uint32_t run_end(const struct tier_read *read, uint32_t i, bool ours)
 	}
 }
 
+static _Atomic uint32_t *mark_of(struct tier_io *t, const struct part *part)
+{
+	return &t->marks[part->block.key * UINT64_C(0x9e3779b97f4a7c15) >> 44];
+}
+
+static void unmark(struct tier_io *t, const struct tier_read *read, uint32_t first, uint32_t end)
+{
+	for (uint32_t i = first; i < end; i++) {
+		const struct part *part = &read->parts[i];
+		atomic_fetch_sub(mark_of(t, part), part->gap ? MARK_GAP : MARK_WANTED);
+	}
+}
+
+/* Marks a run of parts.  Returns false, and marks none, if another read of this process fetches one of them.  Two
+ * wanted ones are never the same block.  Seldom, two blocks have the same counter: then one waits, or is LEFT. */
+static bool mark(struct tier_io *t, const struct tier_read *read, uint32_t first, uint32_t end)
+{
+	for (uint32_t i = first; i < end; i++) {
+		const struct part *part = &read->parts[i];
+		uint32_t before = atomic_fetch_add(mark_of(t, part), part->gap ? MARK_GAP : MARK_WANTED);
+		if (part->gap ? before > 0 : before >= MARK_GAP) {
+			unmark(t, read, first, i + 1);
+			return false;
+		}
+	}
+	return true;
+}
+
 static void unclaim(struct tier_io *t, const struct tier_read *read, uint32_t first, uint32_t end)
 {
 	uint32_t at = read->parts[first].at;
 	cache_tier_unclaim(t->tier, read->op->shard, read->op->offset + at, claim_end(read, end - 1) - at);
+	unmark(t, read, first, end);
 }
 
 /* Claims a run of missed blocks: all of them or, after -EAGAIN, none. */
 static int claim(struct tier_io *t, struct tier_read *read, uint32_t first, uint32_t end)
 {
 	uint32_t at = read->parts[first].at;
+	if (!mark(t, read, first, end))
+		return -EAGAIN;
 	int rc = cache_tier_claim(t->tier, read->op->shard, read->op->offset + at, claim_end(read, end - 1) - at);
-	if (rc < 0)
+	if (rc < 0) {
+		unmark(t, read, first, end);
 		return rc;
+	}
 	for (uint32_t i = first; i < end; i++) {
 		struct part *part = &read->parts[i];
+		bool here = part->gap ? cache_tier_has(t->tier, &part->block)
+		                      : cache_tier_get_again(t->tier, &part->block, read->op->data + part->at) == 0;
 		part->state = OURS;
-		if (cache_tier_get_again(t->tier, &part->block, read->op->data + part->at) == 0) {
+		if (here) {
 			/* It was stored between the miss and the claim. */
-			part_is_here(read, part);
 			unclaim(t, read, i, i + 1);
+			part->state = part->gap ? LEFT : HERE;
 		}
 	}
 	return 0;
 }
 
-/* Claims a missed block that another process may have claimed. */
-static void claim_one(struct tier_io *t, struct tier_read *read, uint32_t i, bool late)
+/* Claims a run of missed blocks, as many as it can.  The others become THEIRS, or UNCLAIMED if they were waited for
+ * long enough (late); those of gaps LEFT. */
+static void claim_run(struct tier_io *t, struct tier_read *read, uint32_t first, uint32_t end, bool late)
 {
-	struct part *part = &read->parts[i];
+	struct part *part = &read->parts[first];
 	bool again = part->state == MISSED_AGAIN;
-	int rc = claim(t, read, i, i + 1);
-	if (rc == -EAGAIN && !(again && late))
-		part->state = THEIRS;
-	else if (rc < 0)
-		part->state = UNCLAIMED;
+	int rc = claim(t, read, first, end);
+	if (rc == 0)
+		return;
+	if (end - first > 1) {
+		uint32_t middle = first + (end - first) / 2;
+		claim_run(t, read, first, middle, late);
+		claim_run(t, read, middle, end, late);
+	} else if (part->gap) {
+		part->state = LEFT;
+	} else {
+		part->state = rc == -EAGAIN && !(again && late) ? THEIRS : UNCLAIMED;
+	}
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct part *x = a, *y = b;
+	return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Appends a part.  Returns false if there is no memory. */
+static bool add_part(struct tier_read *read, const struct part *part)
+{
+	if (read->n_parts == read->room) {
+		uint32_t room = read->room ? 2 * read->room : PARTS_FIRST;
+		struct part *parts = realloc(read->parts, room * sizeof(*parts));
+		if (!parts)
+			return false;
+		read->parts = parts;
+		read->room = room;
+	}
+	read->parts[read->n_parts++] = *part;
+	return true;
+}
+
+/* Adds what lies between the wanted parts. */
+static void add_gaps(struct tier_io *t, struct tier_read *read)
+{
+	struct prefetch_gap_block found[PREFETCH_GAP_BLOCKS_MAX];
+	const struct prefetch_op *op = read->op;
+	uint32_t wanted = read->n_parts;
+	read->gaps = true;
+	for (uint32_t i = 0; t->index && i + 1 < wanted; i++) {
+		const struct part before = read->parts[i];
+		uint64_t start = op->offset + before.at + before.block.len, end = op->offset + read->parts[i + 1].at;
+		uint32_t n = prefetch_gap_blocks(t->index, cache_key_file(before.block.key), start, end, found);
+		for (uint32_t k = 0; k < n; k++) {
+			const struct part part = {
+				.block = { .key = found[k].key, .xxh3 = found[k].xxh3, .len = found[k].len },
+				.epoch = before.epoch,
+				.at = (uint32_t)(found[k].offset - op->offset),
+				.gap = true,
+			};
+			if (!add_part(read, &part))
+				return; /* nothing is between the parts that follow */
+		}
+	}
+	if (read->n_parts > wanted)
+		qsort(read->parts, read->n_parts, sizeof(read->parts[0]), by_place);
+}
+
+/* Returns the next wanted part from `i` on, or n_parts. */
+static uint32_t next_wanted(const struct tier_read *read, uint32_t i)
+{
+	while (i < read->n_parts && read->parts[i].gap)
+		i++;
+	return i;
+}
+
+static void set_gap(struct tier_read *read, uint32_t first, uint32_t end, int state)
+{
+	for (uint32_t i = first; i < end; i++)
+		read->parts[i].state = state;
+}
+
+/* Decides whether the parts of a gap, [first, end), are claimed (MISSED) with the wanted ones on both sides. */
+static void look_at_gap(struct tier_io *t, struct tier_read *read, uint32_t first, uint32_t end, bool all_missed)
+{
+	const struct part *before = &read->parts[first - 1], *after = &read->parts[end];
+	if (before->state == UNCLAIMED || after->state == UNCLAIMED) {
+		set_gap(read, first, end, FREE); /* the tier takes nothing */
+		return;
+	}
+	set_gap(read, first, end, LEFT);
+	if (before->state != MISSED || after->state != MISSED ||
+	        (!all_missed && after->at - before->at - before->block.len > read->op->gap_bytes))
+		return;
+	for (uint32_t i = first; i < end; i++) {
+		struct part *part = &read->parts[i];
+		bool used = !t->uses || cache_tier_uses_of(t->uses, part->epoch, &part->block);
+		if (cache_tier_has(t->tier, &part->block)) {
+			set_gap(read, first, end, LEFT);
+			return;
+		}
+		part->state = used && !cache_tier_full(t->tier, &part->block) ? MISSED : FREE;
+	}
+}
+
+/* Decides about all gaps, once the wanted parts were looked up. */
+static void look_at_gaps(struct tier_io *t, struct tier_read *read)
+{
+	bool all_missed = true;
+	for (uint32_t i = 0; i < read->n_parts; i++)
+		all_missed = all_missed && (read->parts[i].gap || read->parts[i].state == MISSED);
+	for (uint32_t i = 0, next; i < read->n_parts; i = next) {
+		next = next_wanted(read, i + 1);
+		if (next > i + 1 && next < read->n_parts)
+			look_at_gap(t, read, i + 1, next, all_missed);
+	}
+}
+
+/* Gives up the parts of a gap that cannot be fetched together with what is on both sides of it. */
+static void leave_gap(struct tier_io *t, struct tier_read *read, uint32_t first, uint32_t end)
+{
+	bool leave = read->parts[first - 1].state != OURS || read->parts[end].state != OURS;
+	for (uint32_t i = first; i < end; i++)
+		leave = leave || read->parts[i].state == LEFT;
+	for (uint32_t i = first; leave && i < end; i++) {
+		if (read->parts[i].state != OURS)
+			continue;
+		unclaim(t, read, i, i + 1);
+		read->parts[i].state = LEFT;
+	}
 }
 
 static void look_up(struct tier_io *t, struct tier_read *read, struct batch *batch)
 {
 	uint64_t start_ns = base_now_ns();
 	bool late = read->pause_ns && start_ns - read->since_ns >= CLAIM_WAIT_S * SECOND_NS;
-	for (uint32_t i = 0; i < read->n_parts; i++)
-		if (read->parts[i].state == NEW || read->parts[i].state == THEIRS)
-			look_up_part(t, read, &read->parts[i], batch);
+	bool first = !read->gaps;
+	if (first)
+		add_gaps(t, read);
+	for (uint32_t i = 0; i < read->n_parts; i++) {
+		struct part *part = &read->parts[i];
+		if (!part->gap && (part->state == NEW || part->state == THEIRS))
+			look_up_part(t, read, part, batch);
+	}
 	put_batch(t, batch);
+	if (first)
+		look_at_gaps(t, read);
 	for (uint32_t i = 0, end; i < read->n_parts; i = end) {
 		end = i + 1;
 		if (read->parts[i].state != MISSED && read->parts[i].state != MISSED_AGAIN)
 			continue;
 		end = run_end(read, i, false);
-		if (end - i > 1 && claim(t, read, i, end) == 0)
-			continue;
-		for (uint32_t k = i; k < end; k++)
-			claim_one(t, read, k, late);
+		claim_run(t, read, i, end, late);
+	}
+	for (uint32_t i = 0, next; first && i < read->n_parts; i = next) {
+		next = next_wanted(read, i + 1);
+		if (next > i + 1 && next < read->n_parts)
+			leave_gap(t, read, i + 1, next);
 	}
 	atomic_fetch_add_explicit(&t->look_up_ns, base_now_ns() - start_ns, memory_order_relaxed);
 }
 
-static void store_part(
+/* Stores a part, if it is right.  Returns false if it does not. */
+static bool store_part(
         struct tier_io *t, const struct tier_read *read, const struct part *part, bool late, struct batch *batch)
 {
 	const void *data = read->op->data + part->at;
 	if (read->error || part->at + part->block.len > read->end)
-		return;
-	if (late || cache_tier_full(t->tier, &part->block))
-		atomic_fetch_add_explicit(&t->skipped, 1, memory_order_relaxed);
-	else if (shard_block_sum(data, part->block.len) == part->block.xxh3)
-		put(t, batch, &part->block, data);
+		return false;
+	if (late || cache_tier_full(t->tier, &part->block)) {
+		atomic_fetch_add_explicit(&t->skipped, part->gap ? 0 : 1, memory_order_relaxed);
+		return false;
+	}
+	if (shard_block_sum(data, part->block.len) != part->block.xxh3)
+		return false;
+	put(t, batch, part, data);
+	return true;
 }
 
 /* Stores the blocks that the origin gave, and ends their claims.  After a pause of the disk, all reads in the queue are
@@ -312,10 +497,14 @@ static void store(struct tier_io *t, struct tier_read *read, struct batch *batch
 {
 	bool late = batch->hung && base_now_ns() - read->since_ns > STORE_LATE_S * SECOND_NS;
 	batch->hung = false;
-	for (uint32_t i = 0; i < read->n_parts; i++)
-		if (read->parts[i].state == OURS || read->parts[i].state == UNCLAIMED)
-			store_part(t, read, &read->parts[i], late, batch);
+	batch->lost_bytes = 0;
+	for (uint32_t i = 0; i < read->n_parts; i++) {
+		const struct part *part = &read->parts[i];
+		if ((part->state == OURS || part->state == UNCLAIMED) && !store_part(t, read, part, late, batch))
+			read->unused_bytes += part->gap ? part->block.len : 0;
+	}
 	put_batch(t, batch);
+	read->unused_bytes += batch->lost_bytes;
 	for (uint32_t i = 0, end; i < read->n_parts; i = end) {
 		end = i + 1;
 		if (read->parts[i].state == OURS) {
@@ -339,6 +528,17 @@ static uint32_t n_parts(const struct tier_read *read, bool theirs)
 	return n;
 }
 
+/* Tells whether one read of the origin may fetch all. */
+static bool is_whole(const struct tier_read *read)
+{
+	for (uint32_t i = 0; i < read->n_parts; i++) {
+		int state = read->parts[i].state;
+		if (state != OURS && state != UNCLAIMED && state != FREE)
+			return false;
+	}
+	return true;
+}
+
 /* Reads how full the tier is, at most once a second.  Under lock, which it releases meanwhile. */
 static void look_at_fill(struct tier_io *t)
 {
@@ -360,7 +560,9 @@ static void finish(struct tier_io *t, struct tier_read *read, int error)
 {
 	struct prefetch_op *op = read->op;
 	op->res = error ? error : (int)read->end;
-	op->tier_bytes = read->fetched ? read->tier_bytes : op->len;
+	op->tier_bytes = read->end > read->fetched_bytes ? read->end - read->fetched_bytes : 0;
+	if (read->n_parts)
+		op->unused_bytes = read->unused_bytes;
 	list_add(&t->done, read);
 }
 
@@ -375,7 +577,7 @@ static void step(struct tier_io *t, struct tier_read *read, struct batch *batch)
 		look_up(t, read, batch);
 	uint32_t fetch = read->store || cancelled ? 0 : n_parts(read, false);
 	bool park = !read->error && n_parts(read, true) > 0;
-	read->whole = fetch == read->n_parts;
+	read->whole = fetch && is_whole(read);
 	pthread_mutex_lock(&t->lock);
 	if (fetch) {
 		list_add(&t->to_fetch, read);
@@ -490,49 +692,68 @@ static void fetched(struct tier_io *t, struct tier_read *read)
 	give(t, read);
 }
 
-/* Finds the next run of blocks to fetch: [*start, *end) of the data.  Blocks that are not needed are read too, if that
- * costs less than another request.  Returns false if none is left. */
-static bool next_run(struct tier_read *read, uint32_t *ret_start, uint32_t *ret_end)
+/* A stretch of the data that one read of the origin fetches. */
+struct run {
+	uint32_t start, end;   /* of its first and last part, aligned */
+	uint32_t unused_bytes; /* between the parts that are fetched */
+};
+
+/* Finds the next run of parts to fetch.  Bytes that are not needed are read too, if that costs less than another
+ * request: headers and files that the tier does not take, or, if it takes nothing, any.  Returns false if none is
+ * left. */
+static bool next_run(struct tier_read *read, struct run *ret)
 {
 	const struct prefetch_op *op = read->op;
-	uint32_t start = 0, end = 0, mask = op->object->align - 1;
-	if (read->whole) {
-		bool first = read->next_part++ == 0;
-		*ret_start = 0;
-		*ret_end = op->len;
-		return first;
-	}
+	const struct part *last = NULL;
+	uint32_t start = 0, end = 0, used = 0, mask = op->object->align - 1;
+	bool there = false; /* the tier or another process has what lies behind `last` */
 	for (; read->next_part < read->n_parts; read->next_part++) {
 		const struct part *part = &read->parts[read->next_part];
-		if (part->state != OURS && part->state != UNCLAIMED)
+		if (part->state != OURS && part->state != UNCLAIMED) {
+			there = there || part->state != FREE;
 			continue;
-		if (end && part->at > end && part->at - end > op->gap_bytes)
+		}
+		if (last && !read->whole && part->at > end &&
+		        (part->at - end > op->gap_bytes || (there && last->state == OURS && part->state == OURS)))
 			break;
-		if (!end)
+		if (!last)
 			start = part->at;
 		end = part->at + part->block.len;
+		used += part->block.len;
+		last = part;
+		there = false;
 	}
-	*ret_start = start & ~mask;
-	*ret_end = end && end + mask < op->len ? (end + mask) & ~mask : op->len;
-	return end > 0;
+	if (!last)
+		return false;
+	ret->start = read->whole ? 0 : start & ~mask;
+	ret->end = !read->whole && end + mask < op->len ? (end + mask) & ~mask : op->len;
+	ret->unused_bytes = end - start - used;
+	return true;
+}
+
+/* Submits one read of the origin. */
+static void start_fetch(struct tier_io *t, struct tier_read *read, const struct run *run)
+{
+	struct fetch *fetch = t->unused_fetches;
+	t->unused_fetches = fetch->next;
+	fetch->read = read;
+	fetch->op = *read->op;
+	fetch->op.data += run->start;
+	fetch->op.offset += run->start;
+	fetch->op.len = run->end - run->start;
+	read->fetching++;
+	read->unused_bytes += run->unused_bytes;
+	prefetch_io_submit(t->origin, &fetch->op);
 }
 
 /* Submits what the read still has to fetch.  Returns false if there is no room for all of it. */
 static bool start_fetches(struct tier_io *t, struct tier_read *read)
 {
-	uint32_t start, end;
-	while (!read->error && t->unused_fetches && next_run(read, &start, &end)) {
-		struct fetch *fetch = t->unused_fetches;
-		t->unused_fetches = fetch->next;
-		fetch->read = read;
-		fetch->op = *read->op;
-		fetch->op.data += start;
-		fetch->op.offset += start;
-		fetch->op.len = end - start;
-		read->fetching++;
-		read->fetched = true;
-		prefetch_io_submit(t->origin, &fetch->op);
-	}
+	struct run run = { .end = read->op->len };
+	if (!read->n_parts && t->unused_fetches && !read->next_part++)
+		start_fetch(t, read, &run);
+	while (!read->error && t->unused_fetches && next_run(read, &run))
+		start_fetch(t, read, &run);
 	return read->error || t->unused_fetches;
 }
 
@@ -556,6 +777,7 @@ static void came_back(struct tier_io *t, struct fetch *fetch)
 		read->error = op->res;
 	else if (op->res >= 0 && (uint32_t)op->res < op->len && start + (uint32_t)op->res < read->end)
 		read->end = start + (uint32_t)op->res;
+	read->fetched_bytes += op->res > 0 ? (uint32_t)op->res : 0;
 	read->fetching--;
 	for (struct tier_read *ready; (ready = t->waiting.first) && start_fetches(t, ready);) {
 		list_take(&t->waiting);
@@ -577,19 +799,13 @@ static bool take_parts(struct tier_read *read, const struct prefetch_op *op)
 			continue; /* it came before */
 		if (block->offset < op->offset || block->offset + block->len > op->offset + op->len)
 			return false;
-		if (read->n_parts == read->room) {
-			uint32_t room = read->room ? 2 * read->room : PARTS_FIRST;
-			struct part *parts = realloc(read->parts, room * sizeof(*parts));
-			if (!parts)
-				return false;
-			read->parts = parts;
-			read->room = room;
-		}
-		read->parts[read->n_parts++] = (struct part){
+		const struct part part = {
 			.block = { .key = block->key, .xxh3 = block->xxh3, .len = block->len },
 			.epoch = block->epoch,
 			.at = (uint32_t)(block->offset - op->offset),
 		};
+		if (!add_part(read, &part))
+			return false;
 	}
 	return true;
 }
@@ -602,8 +818,7 @@ static void tier_submit(struct prefetch_io_backend *io, struct prefetch_op *op)
 	*read = (struct tier_read){ .op = op, .parts = read->parts, .room = read->room, .end = op->len };
 	if (cache_tier_off(t->tier) || !op->blocks || !take_parts(read, op))
 		read->n_parts = 0;
-	read->whole = !read->n_parts;
-	if (read->whole)
+	if (!read->n_parts)
 		begin_fetch(t, read);
 	else
 		give(t, read);
@@ -685,6 +900,7 @@ static void tier_free(struct prefetch_io_backend *io)
 	pthread_mutex_destroy(&t->lock);
 	for (size_t i = 0; i < PREFETCH_OPS_MAX; i++)
 		free(t->reads[i].parts);
+	free(t->marks);
 	free(t);
 }
 
@@ -697,12 +913,18 @@ static const struct prefetch_io_ops tier_ops = {
 	.free = tier_free,
 };
 
-int prefetch_io_tier(struct cache_tier *tier, struct cache_tier_uses *uses, struct prefetch_io_backend *origin,
-        struct prefetch_io_backend **ret_io)
+int prefetch_io_tier(const struct shard_index *index, struct cache_tier *tier, struct cache_tier_uses *uses,
+        struct prefetch_io_backend *origin, struct prefetch_io_backend **ret_io)
 {
 	struct tier_io *t = calloc(1, sizeof(*t));
 	if (!t)
 		return -ENOMEM;
+	t->marks = calloc(MARKS, sizeof(t->marks[0])); /* most of these pages are never touched */
+	if (!t->marks) {
+		free(t);
+		return -ENOMEM;
+	}
+	t->index = index;
 	t->base = (struct prefetch_io_backend){ .ops = &tier_ops, .uring = origin->uring };
 	t->tier = tier;
 	t->uses = uses;

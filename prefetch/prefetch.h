@@ -166,9 +166,9 @@ struct prefetch_stats {
 	uint64_t wait_max_ns;   /* ... and the longest */
 	uint64_t buffer_bytes;  /* landing memory in use now */
 	uint64_t used;          /* turns that trainers used, of all streams */
-	/* Bytes that were read ahead and never used: gaps inside a read (without a tier), and samples that were given
-	 * up, dropped, lost, or counted as lost before their use.  What the sink refused does not count, because it is
-	 * stored later from landing memory.  The bytes of a sample are those of the ledger. */
+	/* Bytes that were read ahead and never used: gaps inside a read, except files of them that a tier stored, and
+	 * samples that were given up, dropped, lost, or counted as lost before their use.  What the sink refused does
+	 * not count, because it is stored later from landing memory.  The bytes of a sample are those of the ledger. */
 	uint64_t wasted_bytes;
 	uint64_t misses;         /* files whose first block a demand had to wait for */
 	uint64_t resident_bytes; /* in the sink or coming, overhead included, now */

@@ -251,7 +251,7 @@ static int start(struct fill *f, struct base_err *err)
 	if (rc == 0)
 		rc = store ? prefetch_io_http(store, o->timeout_ns, &f->origin) : prefetch_io_threads(&f->origin);
 	if (rc == 0)
-		rc = prefetch_io_tier(o->tier, NULL, f->origin, &f->io);
+		rc = prefetch_io_tier(o->index, o->tier, NULL, f->origin, &f->io);
 	if (rc == 0)
 		rc = prefetch_shards_new(f->source, f->io, prefetch_shards_limit(), &f->shards);
 	f->pieces = rc == 0 ? calloc(PIECES, sizeof(*f->pieces)) : NULL;

@@ -22,6 +22,7 @@
 #include "shard/base/io.h"
 #include "shard/block_sum.h"
 #include "tests/cache/tier_dir.h"
+#include "tests/prefetch/dataset.h"
 
 enum { SHARD = 9, LEN = 1000, BLOCKS = 600, GAP = 100, PITCH = LEN + GAP };
 
@@ -142,7 +143,7 @@ static int read_rest(uint32_t skip, uint32_t n, uint32_t gap_bytes, uint32_t *re
 	const struct prefetch_object object = { .fd = -1, .align = source.align };
 	struct prefetch_io_backend *io;
 	struct prefetch_op *done = NULL;
-	assert_int_equal(prefetch_io_tier(tier, NULL, &source.base, &io), 0);
+	assert_int_equal(prefetch_io_tier(NULL, tier, NULL, &source.base, &io), 0);
 	for (uint32_t i = 0; i < n; i++)
 		STAILQ_INSERT_TAIL(&list, &blocks[i], link);
 	struct prefetch_op op = { .object = &object,
@@ -198,18 +199,18 @@ static void only_what_is_missing_is_fetched(void **state)
 	assert_right(0, 20);
 	assert_int_equal(source.reads, 2);
 	assert_int_equal(source.bytes, 2 * LEN + GAP + LEN);
-	assert_int_equal(from_tier, 17 * LEN);
+	assert_int_equal(from_tier, 20 * PITCH - GAP - source.bytes);
 }
 
-static void a_small_gap_costs_less_than_a_request(void **state)
+static void a_gap_that_the_tier_has_is_not_fetched_again(void **state)
 {
 	(void)state;
 	have(1);
 	have(2);
 	assert_int_equal(read_blocks(4, 2 * PITCH + GAP, NULL), 4 * PITCH - GAP);
 	assert_right(0, 4);
-	assert_int_equal(source.reads, 1);
-	assert_int_equal(source.bytes, 4 * PITCH - GAP);
+	assert_int_equal(source.reads, 2);
+	assert_int_equal(source.bytes, 2 * LEN);
 }
 
 static void more_parts_than_operations_are_fetched_one_after_the_other(void **state)
@@ -302,19 +303,24 @@ static void wrong_bytes_are_not_stored(void **state)
 	assert_int_equal(stats.stored, 0);
 }
 
-static void a_full_tier_is_not_claimed(void **state)
+static void fill_the_tier(void)
 {
-	(void)state;
 	static uint8_t large[SHARD_BLOCK];
-	struct cache_tier_block block = { .len = SHARD_BLOCK, .xxh3 = shard_block_sum(large, SHARD_BLOCK) };
-	struct cache_tier *other;
-	struct base_err err = { 0 };
+	struct cache_tier_block block = { .len = SHARD_BLOCK };
 	for (uint32_t i = 0; block.len; i++) {
 		block.key = cache_block_key(BLOCKS + i, 0);
 		block.xxh3 = shard_block_sum(large, block.len);
 		if (cache_tier_put(tier, &block, large) == -ENOBUFS)
 			block.len /= 2;
 	}
+}
+
+static void a_full_tier_is_not_claimed(void **state)
+{
+	(void)state;
+	struct cache_tier *other;
+	struct base_err err = { 0 };
+	fill_the_tier();
 	/* A process that has no room either has claimed all of it. */
 	assert_int_equal(cache_tier_open(tier_dir, CACHE_TIER_SIZE_MIN, identity, &err, &other), 0);
 	for (uint32_t i = 0; i < 4; i++)
@@ -350,7 +356,7 @@ static void a_disk_that_hangs_for_seconds_costs_few_blocks(void **state)
 	slow.pwrite = hanging_write;
 	base_io = &slow;
 	atomic_store(&hang, true);
-	assert_int_equal(prefetch_io_tier(tier, NULL, &source.base, &io), 0);
+	assert_int_equal(prefetch_io_tier(NULL, tier, NULL, &source.base, &io), 0);
 	for (uint32_t i = 0; i < READS; i++) {
 		STAILQ_INIT(&lists[i]);
 		for (uint32_t k = 0; k < EACH; k++)
@@ -410,9 +416,153 @@ static void blocks_that_others_fetch_are_waited_for(void **state)
 	assert_int_equal(read_blocks(6, 0, &from_tier), 6 * PITCH - GAP);
 	pthread_join(thread, NULL);
 	assert_right(0, 6);
-	assert_int_equal(from_tier, 2 * LEN);
 	assert_int_equal(source.bytes, 4 * LEN);
+	assert_int_equal(from_tier, 6 * PITCH - GAP - source.bytes);
 	cache_tier_close(other);
+}
+
+enum { FILES = 40, FILE_LEN = 4096 };
+static struct dataset dataset; /* one shard, files back to back */
+
+/* Makes the dataset.  The source has its shard; blocks[i] is that of storage slot i. */
+static void begin_dataset(void)
+{
+	static const uint64_t len = FILE_LEN;
+	char path[128];
+	dataset_new(&dataset, FILES, 1, &len, 1);
+	dataset_shard_path(&dataset, 0, path);
+	int fd = open(path, O_RDONLY);
+	assert_true(fd >= 0 && read(fd, truth, sizeof(truth)) == FILES * FILE_LEN);
+	close(fd);
+	for (uint32_t slot = 0; slot < FILES; slot++) {
+		struct prefetch_block *b = &blocks[slot];
+		uint32_t sample, file;
+		assert_int_equal(shard_index_slot_sample(dataset.index, slot, &sample), 0);
+		assert_int_equal(shard_index_sample_first(dataset.index, sample, &file), 0);
+		*b = (struct prefetch_block){ .key = cache_block_key(file, 0) };
+		assert_int_equal(shard_index_block(dataset.index, file, 0, &b->offset, &b->len, &b->xxh3), 0);
+		assert_int_equal(b->offset, slot * FILE_LEN);
+	}
+}
+
+/* Reads the files of some slots (a bit each) as one read, with a gap of any size.  Returns how many bytes came between
+ * them and are not in the tier. */
+static uint32_t read_slots(uint64_t slots)
+{
+	struct prefetch_block_list list = STAILQ_HEAD_INITIALIZER(list);
+	const struct prefetch_object object = { .fd = -1, .align = 1 };
+	struct prefetch_op *done = NULL;
+	struct prefetch_io_backend *io;
+	uint32_t first = (uint32_t)__builtin_ctzll(slots), end = 64 - (uint32_t)__builtin_clzll(slots), bytes = 0;
+	for (uint32_t i = first; i < end; i++)
+		if (slots >> i & 1) {
+			STAILQ_INSERT_TAIL(&list, &blocks[i], link);
+			bytes += FILE_LEN;
+		}
+	assert_int_equal(prefetch_io_tier(dataset.index, tier, NULL, &source.base, &io), 0);
+	struct prefetch_op op = { .object = &object,
+		.data = data,
+		.offset = first * FILE_LEN,
+		.len = (end - first) * FILE_LEN,
+		.blocks = &list,
+		.gap_bytes = 1 << 20 };
+	op.unused_bytes = op.len - bytes;
+	prefetch_io_submit(io, &op);
+	while (!done)
+		prefetch_io_wait(io, -1, &done);
+	assert_int_equal(op.res, op.len);
+	for (uint32_t i = first; i < end; i++)
+		if (slots >> i & 1)
+			assert_memory_equal(data + (i - first) * FILE_LEN, truth + i * FILE_LEN, FILE_LEN);
+	prefetch_io_free(io);
+	return op.unused_bytes;
+}
+
+static void files_between_those_that_are_wanted_are_stored(void **state)
+{
+	(void)state;
+	begin_dataset();
+	assert_int_equal(read_slots(0x4d), 0); /* 0, 2, 3, 6 */
+	assert_int_equal(source.reads, 1);
+	assert_int_equal(source.claimed, 7 * FILE_LEN);
+	assert_int_equal(first_claim(), 0);
+	assert_int_equal(read_slots(0x32), 0); /* 1, 4, 5 */
+	assert_int_equal(source.bytes, 7 * FILE_LEN);
+	dataset_free(&dataset);
+}
+
+static void a_gap_that_another_process_fetches_is_not_fetched(void **state)
+{
+	(void)state;
+	struct cache_tier *other;
+	struct base_err err = { 0 };
+	begin_dataset();
+	assert_int_equal(cache_tier_open(tier_dir, CACHE_TIER_SIZE_MIN, identity, &err, &other), 0);
+	assert_int_equal(cache_tier_claim(other, 0, 5 * FILE_LEN, FILE_LEN), 0);
+	assert_int_equal(read_slots(0x145), 0); /* 0, 2, 6, 8: 1 and 7 come with them; 3, 4, 5 do not */
+	assert_int_equal(source.reads, 2);
+	assert_int_equal(source.bytes, 6 * FILE_LEN);
+	cache_tier_close(other);
+	assert_int_equal(read_slots(0x38), 0); /* 3, 4, 5: nobody has claimed them */
+	assert_int_equal(source.bytes, 9 * FILE_LEN);
+	dataset_free(&dataset);
+}
+
+static void files_between_that_are_not_stored_are_unused(void **state)
+{
+	(void)state;
+	struct cache_tier_stats stats;
+	begin_dataset();
+	fill_the_tier();
+	assert_int_equal(read_slots(0x4d), 3 * FILE_LEN); /* 0, 2, 3, 6 */
+	assert_int_equal(source.reads, 1);
+	/* A wrong one is not stored. */
+	cache_tier_close(tier);
+	assert_int_equal(unlink(tier_file), 0);
+	struct base_err err = { 0 };
+	assert_int_equal(cache_tier_open(tier_dir, CACHE_TIER_SIZE_MIN, identity, &err, &tier), 0);
+	truth[FILE_LEN] ^= 1;
+	assert_int_equal(read_slots(0x4d), FILE_LEN);
+	cache_tier_stats_get(tier, &stats);
+	assert_int_equal(stats.stored, 6);
+	dataset_free(&dataset);
+}
+
+static void two_reads_of_a_process_fetch_a_file_once(void **state)
+{
+	(void)state;
+	enum { ROUNDS = 10 };
+	const struct prefetch_object object = { .fd = -1, .align = 1 };
+	struct prefetch_io_backend *io;
+	begin_dataset();
+	assert_int_equal(prefetch_io_tier(dataset.index, tier, NULL, &source.base, &io), 0);
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		struct prefetch_block_list lists[2] = { STAILQ_HEAD_INITIALIZER(lists[0]),
+			STAILQ_HEAD_INITIALIZER(lists[1]) };
+		struct prefetch_op ops[2], *done;
+		uint32_t first = 3 * i;
+		STAILQ_INSERT_TAIL(&lists[0], &blocks[first], link);
+		STAILQ_INSERT_TAIL(&lists[0], &blocks[first + 2], link);
+		STAILQ_INSERT_TAIL(&lists[1], &blocks[first + 1], link); /* it lies in the gap of the other */
+		for (uint32_t k = 0; k < 2; k++)
+			ops[k] = (struct prefetch_op){ .object = &object,
+				.data = data + k * 3 * FILE_LEN,
+				.offset = (first + k) * FILE_LEN,
+				.len = k ? FILE_LEN : 3 * FILE_LEN,
+				.blocks = &lists[k],
+				.gap_bytes = 1 << 20 };
+		prefetch_io_submit(io, &ops[i % 2]);
+		prefetch_io_submit(io, &ops[1 - i % 2]);
+		for (uint32_t n = 0; n < 2;) {
+			prefetch_io_wait(io, -1, &done);
+			for (; done; done = done->next)
+				n++;
+		}
+		assert_memory_equal(data + 3 * FILE_LEN, truth + (first + 1) * FILE_LEN, FILE_LEN);
+		assert_int_equal(source.bytes, (i + 1) * 3 * FILE_LEN);
+	}
+	prefetch_io_free(io);
+	dataset_free(&dataset);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -422,7 +572,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(a_read_without_anything_in_the_tier_is_one_read),
 		TEST(only_what_is_missing_is_fetched),
-		TEST(a_small_gap_costs_less_than_a_request),
+		TEST(a_gap_that_the_tier_has_is_not_fetched_again),
 		TEST(more_parts_than_operations_are_fetched_one_after_the_other),
 		TEST(the_rest_of_a_block_is_fetched),
 		TEST(parts_are_aligned),
@@ -433,6 +583,10 @@ int main(void)
 		TEST(blocks_that_others_fetch_are_waited_for),
 		TEST(a_full_tier_is_not_claimed),
 		TEST(a_disk_that_hangs_for_seconds_costs_few_blocks),
+		TEST(files_between_those_that_are_wanted_are_stored),
+		TEST(a_gap_that_another_process_fetches_is_not_fetched),
+		TEST(files_between_that_are_not_stored_are_unused),
+		TEST(two_reads_of_a_process_fetch_a_file_once),
 	};
 	return cmocka_run_group_tests_name("prefetch/io_tier", tests, NULL, NULL);
 }

@@ -14,7 +14,8 @@ from pathlib import Path
 import bar
 
 TIER_MIN = 64 << 20
-ORDER = "layout=flat,order=full"
+SMALL_ORDERS = ("order=full", "order=full,deal=block", "order=full,deal=stride", "order=full,groups=2", "order=chunk",
+                "order=chunk,chunk=4M,pool=16M", "order=none")
 
 
 class Host:
@@ -27,10 +28,10 @@ class Host:
         (self.place / "tier").mkdir(parents=True)
 
     @contextlib.contextmanager
-    def mounted(self, dataset, options):
+    def mounted(self, dataset, options, order="order=full"):
         at = self.place / f"mnt-{threading.get_ident()}"
         at.mkdir(exist_ok=True)
-        given = f"{ORDER},memory=32M,{options}"
+        given = f"layout=flat,{order},memory=32M,{options}"
         if self.size:
             given += f",tier={self.place / 'tier'},tier_size={self.size // 1024}K"
         subprocess.run([self.build / "tools/ddpfs", "mount", "-q", dataset, at, "-o", given], check=True)
@@ -145,13 +146,13 @@ def row_groups(env, build, store, packed, url):
                  0.01, "")
 
 
-def row_two(env, build, store, packed, url):
-    """Two mounts of one host, the two ranks of a job: bytes from the origin over one epoch / bytes of the shards."""
-    with Host(build, env.scratch, "two", max(int(packed.bytes * 1.2), TIER_MIN)) as host:
+def two_ranks(env, build, store, packed, url, order):
+    """Returns the bytes that two mounts of a host fetch in an epoch / those of the shards."""
+    with Host(build, env.scratch, "two", max(2 * packed.bytes, TIER_MIN)) as host:
         before = store.counts()[1]
 
         def rank(number):
-            with host.mounted(url, f"rank={number},world=2") as at:
+            with host.mounted(url, f"rank={number},world=2", order) as at:
                 read(at)
 
         ranks = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
@@ -159,13 +160,20 @@ def row_two(env, build, store, packed, url):
             one.start()
         for one in ranks:
             one.join()
-        bar.show("two mounts: origin bytes / shards", (store.counts()[1] - before) / shards_of(packed), 1.02, "")
+        return (store.counts()[1] - before) / shards_of(packed)
 
 
-ROWS = {"whole": row_whole, "quarter": row_quarter, "simulated": row_simulated, "groups": row_groups, "two": row_two}
+def row_two(env, build, store, packed, url):
+    """Two mounts of one host, the two ranks of a job: bytes from the origin over one epoch / bytes of the shards."""
+    bar.show("two mounts: origin bytes / shards", two_ranks(env, build, store, packed, url, "order=full"), 1.02, "")
 
 
-def run(env, build, store, packed, url):
-    for name, row in ROWS.items():
-        print(f"{name:10} {row.__doc__}", flush=True)
-        row(env, build, store, packed, url)
+def row_small(env, build, store, packed, url):
+    """The same with files of 4 KiB, which are merged into reads, and a first byte after 20 ms."""
+    for order in SMALL_ORDERS:
+        share = two_ranks(env, build, store, packed, url, order)
+        bar.show(f"two mounts, 4 KiB, {order}: origin bytes / shards", share, 1.02, "")
+
+
+ROWS = {"whole": row_whole, "quarter": row_quarter, "simulated": row_simulated, "groups": row_groups, "two": row_two,
+        "small": row_small}
