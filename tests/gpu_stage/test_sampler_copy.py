@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import random
+import signal
 import socket
 import sys
 import threading
@@ -442,6 +443,95 @@ def test_an_iterable_dataset_by_its_paths(place, recorder):
         assert recorder.names() == names_of(plain, place, range(len(plain) - 1, -1, -1))
 
 
+def draw_some():
+    """What a training takes from the global random states: dropout, augmentation, a validation loader."""
+    torch.rand(3), random.random(), np.random.rand(2)
+
+
+@pytest.mark.parametrize("kind", ["weighted", "bucketed batches", "random.shuffle"])
+def test_each_epoch_is_copied_with_the_random_states_of_its_first_draw(place, recorder, kind):
+    dataset = Files(place)
+    seed_all()
+    loader = ddpfs.torch.follow(loader_of(dataset, kind, 0))
+    for _ in range(3):
+        recorder.told.clear()
+        iterator = iter(loader)
+        draw_some()
+        drawn = []
+        for items in iterator:
+            drawn += items.reshape(-1).tolist() if hasattr(items, "reshape") else [items]
+            if len(recorder.names()) < 100:
+                wait_until(lambda: len(recorder.names()) >= 100)
+            draw_some()
+        assert recorder.names() == names_of(dataset, place, drawn) and not recorder.ended()
+
+
+PERMUTATIONS = {
+    "torch": lambda: torch.randperm(500).remainder(100).tolist(),
+    "numpy": lambda: (np.random.permutation(500) % 100).tolist(),
+    "random": lambda: [i % 100 for i in random.sample(range(500), 500)],
+    "RandomSampler": lambda: (i % 100 for i in RandomSampler(range(500))),  # timm's, Ultralytics' repeated sampler
+}
+
+
+@pytest.mark.parametrize("kind", PERMUTATIONS)
+def test_a_sampler_without_end_is_copied_at_each_permutation(place, recorder, monkeypatch, kind):
+    """One iterator for the whole training, which draws from the same random state.  The first wrong permutation is
+    noticed; those behind it are announced in one list, without a wrong entry."""
+    monkeypatch.setattr(sampler_copy, "RING", 2048)
+    dataset = Files(place)
+
+    def draw(_):
+        while True:
+            yield from PERMUTATIONS[kind]()
+
+    def train(loader, after_step=lambda step: None):
+        seed_all()
+        iterator, drawn = iter(loader), []
+        for step in range(200):
+            drawn += next(iterator).tolist()
+            after_step(step)
+            draw_some()
+        return drawn, all_states()
+
+    def wait(step):  # a permutation begins: the copy announces what is left of it
+        if step % 50 == 0:
+            count = step // 50 * 490
+            wait_until(lambda: len(recorder.latest()) == count if count else len(recorder.names()) >= 1024)
+
+    expected = train(DataLoader(dataset, 10, sampler=Drawn(draw, 500)))
+    got = train(ddpfs.torch.follow(DataLoader(dataset, 10, sampler=Drawn(draw, 500))), wait)
+    assert got == expected
+    drawn = names_of(dataset, place, got[0])
+    assert recorder.latest() == drawn[510:1000] + drawn[1010:1500] + drawn[1510:]
+    wait_until(lambda: recorder.ended() == list(recorder.lists()))  # once, as the iterator is gone
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_that_follows_the_training_later_is_left_alone(place, recorder, monkeypatch, workers):
+    """A second copy is made at the first difference, and none after that in this epoch."""
+    losses, copies, fork = [0], [], sampler_copy.Copy.start
+
+    def count(self, *work):
+        copies.append(self.wary)
+        fork(self, *work)
+
+    def draw(_):
+        yield from (i % 100 for i in range(400))
+        yield from (int(i * 7 + losses[0]) % 100 for i in range(400))
+
+    monkeypatch.setattr(sampler_copy.Copy, "start", count)
+    loader = ddpfs.torch.follow(DataLoader(Files(place), 4, sampler=Drawn(draw, 800), num_workers=workers))
+    for step, _ in enumerate(loader):
+        if step == 0:
+            wait_until(lambda: len(recorder.names()) == 800)
+        if len(copies) == 2 and not recorder.ended():
+            wait_until(lambda: len(recorder.names()) > 800)  # the second copy has said something
+        losses[0] += 1
+    assert copies == [False, True]
+    wait_until(lambda: recorder.ended() == list(recorder.lists()))
+
+
 def test_a_sampler_that_follows_the_training_is_left_alone(place, recorder):
     """Its announcement ends at the first difference; after two such epochs nothing is announced."""
     dataset, losses = Files(place), [0]
@@ -586,6 +676,26 @@ def test_no_process_is_left(place, recorder):
         loader = ddpfs.torch.follow(DataLoader(Files(place), 4, sampler=sampler))
         read(loader, limit=12)
         assert children() == before
+
+
+def test_a_trainer_that_waits_for_any_child_is_as_without(place, recorder):
+    """Its handler of SIGCHLD may get the copy's number: then the copy was waited for already."""
+    def reap(*_):
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+
+    former, descriptors = signal.signal(signal.SIGCHLD, reap), os.listdir("/proc/self/fd")
+    try:
+        loader = ddpfs.torch.follow(DataLoader(Files(place), 4, shuffle=True))
+        for epoch in range(3):
+            recorder.told.clear()
+            assert sorted(read(loader, until_told(recorder, 100))) == list(range(100))
+    finally:
+        signal.signal(signal.SIGCHLD, former)
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= len(descriptors))
 
 
 def children():

@@ -6,6 +6,11 @@ state, and of every random state.  It draws on, tells the mount's server the fil
 of the trainer changes: no sampler, no random state, no worker.  The trainer compares its own draws with the child's.
 At the first difference (a sampler that depends on losses, say) the announcement ends.
 
+A sampler without end may draw from a global random state again and again (`while True: yield from torch.randperm(n)`),
+and the training draws from the same state meanwhile.  So, after a first difference, a second copy is made, of the sampler
+as it is then.  That one stops before the first draw that takes from a global random state.  When the trainer has made
+this draw, the next such copy is made, and its announcement continues the list.
+
     trainer   draws, compares  <-- indices (shared memory), how many (pipe) --  child   draws ahead, announces
 
 The child can do no harm.  It has no descriptor of the trainer.  It cannot change shared memory, nor files (Landlock, if
@@ -23,6 +28,7 @@ import gc
 import json
 import mmap
 import os
+import pickle
 import random
 import resource
 import secrets
@@ -44,7 +50,8 @@ LATEST_MAX = 1 << 18  # indices that the child may be ahead of the trainer while
 FIRST_PIECE, PIECE = 1024, 65536  # indices of an announcement
 PIECE_S = 0.05  # a sampler that draws slowly is announced in smaller pieces
 WRONG_MAX = 2  # a sampler that was wrong in so many epochs is left alone
-ENDED, NO_FILES = 0, -1  # what the child says, besides the number of its draws
+STRETCH_MIN = 128  # draws; a copy that agreed for fewer has no successor in the same epoch
+ENDED, NO_FILES, UNSURE = 0, -1, -2  # what the child says, besides the number of its draws
 
 _COUNT = struct.Struct("q")
 _DEBUG = os.environ.get("DDPFS_DEBUG", "") not in ("", "0")
@@ -109,7 +116,7 @@ class _Shared:
         return dict(json.loads(bytes(self._note[:self._noted[0]]))) if self._noted[0] else None
 
     def roots(self):
-        return [os.fsdecode(root) for root in bytes(self._roots).split(b"\0") if root]
+        return list(dict.fromkeys(os.fsdecode(root) for root in bytes(self._roots).split(b"\0") if root))
 
 
 # The child
@@ -175,6 +182,14 @@ def _confine(parent, pipe, keep):
     return 3
 
 
+def _random_states():
+    """The global random states of this process, as something to compare."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    of_torch = torch and torch.get_rng_state()
+    return (random.getstate(), torch and ctypes.string_at(of_torch.data_ptr(), of_torch.numel()),
+            numpy and pickle.dumps(numpy.random.get_state()))
+
+
 class _RandomStates:
     """Puts the random states of this process back at the end of a `with` block."""
 
@@ -197,14 +212,17 @@ class _Child:
     draws, batched   the sampler's iterator, and whether it draws lists
     dataset          or None: draws are paths
     paths            the function from an index to a path or several; or None: to be found out
-    whole            what an earlier epoch's Reader saw, or None"""
+    whole            what an earlier epoch's Reader saw, or None
+    wary             it stops before a draw that takes from a global random state
+    continued        roots of mounts whose list is there already"""
 
-    def __init__(self, name, shared, pipe, draws, batched, dataset, paths, whole):
+    def __init__(self, name, shared, pipe, draws, batched, dataset, paths, whole, wary, continued):
         self._name, self._shared, self._pipe = name, shared, pipe
         self._draws, self._batched, self._dataset, self._paths = draws, batched, dataset, paths
         self._places, self._mounts, self._n, self._in_lists = Places(), {}, 0, False
         self._trial, self._some, self._whole, self._reader = None, (), whole, None
         self._latest = []  # what was announced since self._reader began
+        self._wary, self._unsure, self._begun = wary, False, set(continued)
 
     def run(self):
         if self._dataset is None:
@@ -221,15 +239,18 @@ class _Child:
             self._publish(indices)
             self._look_further(lambda: self._n - self._shared.used[0] > LATEST_MAX)
             size = min(size * 4, PIECE)
-        self._say(NO_FILES if any_drawn and not self._mounts else ENDED)
+        self._say(NO_FILES if any_drawn and not self._mounts else UNSURE if self._unsure else ENDED)
         self._look_further(lambda: True)
 
     def _draw(self, size):
         """Returns the next indices, about `size`, and whether there may be more."""
-        indices, began = [], time.monotonic()
+        indices, began, states = [], time.monotonic(), self._wary and _random_states()
         while len(indices) < size and time.monotonic() - began < PIECE_S:
             try:
                 drawn = next(self._draws)
+                if self._wary and _random_states() != states:
+                    self._unsure = True
+                    return indices, False
                 self._in_lists = not self._batched and _is_batch(drawn)
                 indices += _items(drawn, self._batched)
             except StopIteration:
@@ -285,7 +306,7 @@ class _Child:
         latest = self._latest[max(0, self._shared.used[0] - FIRST_PIECE):]
         self._latest = []
         if self._learn(whole) and latest:
-            self._mounts.clear()  # the list begins anew, where the trainer is
+            self._begun.clear()  # the list begins anew, where the trainer is
             self._announce(latest)
 
     def _publish(self, indices):
@@ -311,13 +332,13 @@ class _Child:
         with _RandomStates():
             found = self._resolve(indices)
         for root, names in found.items():
-            begun = root in self._mounts
-            if not begun:
+            if root not in self._mounts:
                 self._mounts[root] = Mount(root)
                 self._shared.add_root(root)
             while True:
                 try:
-                    self._mounts[root].follow(names, list=self._name, append=begun, skip_unknown=True)
+                    self._mounts[root].follow(names, list=self._name, append=root in self._begun, skip_unknown=True)
+                    self._begun.add(root)
                     break
                 except OSError as error:
                     if error.errno != errno.ENOSPC:
@@ -341,24 +362,35 @@ class _Child:
 
 
 class Copy:
-    """One epoch of a loader, announced by a child.  Its functions are for the loader's thread."""
+    """One epoch of a loader, or a part of it, announced by a child.  Its functions are for the loader's thread.
 
-    def __init__(self, name):
-        self.wrong = self.no_files = False
+    wrong      the draws differ from the child's, or the child has failed
+    stopped    all was compared, and the child has stopped before a draw that nobody can know beforehand
+    no_files   the child found no file of a ddpfs mount
+    agreed     draws that were the child's, too"""
+
+    def __init__(self, name, wary=False, continues=None):
+        """wary: it stops before a draw that takes from a global random state.  continues: the Copy before it."""
+        self.wary, self.wrong, self.stopped, self.no_files, self.agreed, self.roots = wary, False, False, False, 0, ()
         self._name, self._child, self._shared, self._pipe, self._dataset = name, None, None, None, None
-        self._pending, self._known, self._compared, self._ended = [], 0, 0, False
+        self._pending, self._known, self._ended, self._unsure, self._before = [], 0, False, False, continues
 
     def start(self, draws, batched, dataset, paths):
         """Forks a _Child with these arguments."""
         self._shared, self._dataset = _Shared(), dataset
         self._pipe, child_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._pipe, False)
+        before, self._before = self._before, None
+        for root in before.roots if before else ():
+            self._shared.add_root(root)
+        continued = before.roots if before and before.stopped else ()
         state, parent = random.getstate(), os.getpid()  # the module random gives a forked child another state
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until the child has no handlers
         try:
             pid = os.fork()
             if pid == 0:
-                self._be_the_child(parent, state, child_end, draws, batched, dataset, paths, _recall(dataset))
+                self._be_the_child(parent, state, child_end, draws, batched, dataset, paths, _recall(dataset), self.wary,
+                                   continued)
             self._child = self._pidfd(pid)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -392,18 +424,22 @@ class Copy:
             return
         self._pending += indices if set(map(type, indices)) == {int} else map(_number, indices)
         while self._pending:
-            if self._known == self._compared and not self._hear():
+            if self._known == self.agreed and not self._hear():
                 break
-            place = self._compared % RING
-            n = min(len(self._pending), self._known - self._compared, RING - place)
+            place = self.agreed % RING
+            n = min(len(self._pending), self._known - self.agreed, RING - place)
+            if n == 0 and self._unsure:
+                self.stopped = True
+                self.close()
+                return
             if n == 0 or self._shared.index[place:place + n].tolist() != self._pending[:n]:
-                _debug(f"{self._name}: draw {self._compared} or soon after: the sampler differs from its copy")
+                _debug(f"{self._name}: draw {self.agreed} or soon after: the sampler differs from its copy")
                 self.wrong = True
-                self.close(forget=True)
+                self.close()
                 return
             del self._pending[:n]
-            self._compared += n
-            self._shared.used[0] = self._compared
+            self.agreed += n
+            self._shared.used[0] = self.agreed
         if len(self._pending) > RING:
             self.close()
 
@@ -430,19 +466,20 @@ class Copy:
         counts = [count for (count,) in _COUNT.iter_unpack(said)]
         self.no_files = NO_FILES in counts
         if not counts or self.no_files:  # nothing: the child has failed
-            self.wrong = not counts
+            self.wrong, self.wary = not counts, True  # no other copy would do better
             if self.no_files:
                 _debug(f"{self._name}: no file of a ddpfs mount is found for an index: "
                        "ddpfs.torch.follow(loader, paths=...) tells it")
-            self.close(forget=True)
+            self.close()
             self._pending.clear()
             return False
-        self._ended = counts[-1] == ENDED
+        self._unsure = counts[-1] == UNSURE
+        self._ended = self._unsure or counts[-1] == ENDED
         self._known = max(self._known, *counts)
-        return self._ended or self._known > self._compared
+        return self._ended or self._known > self.agreed
 
-    def close(self, forget=False):
-        """Ends the child.  forget: the servers shall read nothing more ahead of what it has told them."""
+    def close(self):
+        """Ends the child."""
         if self._child is not None:
             try:
                 signal.pidfd_send_signal(self._child, signal.SIGKILL)
@@ -454,10 +491,14 @@ class Copy:
             os.close(self._pipe)
         if self._shared is not None:
             _remember(self._dataset, self._shared.noted())
-        roots = self._shared.roots() if forget and self._shared else ()
-        if roots:  # a server that hangs does not hold up the trainer
-            threading.Thread(target=_forget, args=(roots, self._name), name="ddpfs-forget", daemon=True).start()
+            self.roots = self._shared.roots()
         self._child = self._pipe = self._shared = None
+
+    def forget(self):
+        """Ends the child.  The servers shall read nothing more ahead of what it has told them."""
+        self.close()
+        if self.roots:  # a server that hangs does not hold up the trainer
+            threading.Thread(target=_forget, args=(self.roots, self._name), name="ddpfs-forget", daemon=True).start()
 
 
 def _forget(roots, name):
@@ -544,6 +585,12 @@ class _Announcing:
         self._copy = Copy(f"torch-{os.getpid()}-{_token}-{self._number}")
         self._copy.start(*work)
 
+    def _go_on(self, iterator):
+        """Has a copy made of the sampler as it is now."""
+        before = self._copy
+        self._copy = Copy(f"torch-{os.getpid()}-{_token}-{self._number}", True, before)
+        self._copy.start(self._draws, iterator._auto_collation, iterator._dataset, self._paths)
+
     def after(self, iterator, drawn, is_map):
         copy = self._copy
         if copy is None:
@@ -552,11 +599,16 @@ class _Announcing:
             copy.drew(_items(drawn, iterator._auto_collation))
         else:
             copy.listen()
+        if (copy.stopped or copy.wrong and not copy.wary) and copy.agreed >= STRETCH_MIN:
+            self._go_on(iterator)
+            return
         if copy.wrong:
             _count_wrong(iterator._index_sampler, 1)
         if copy.no_files:
             _count_wrong(iterator._dataset, WRONG_MAX)
         if copy.wrong or copy.no_files:
+            copy.forget()
+        if copy.wrong or copy.no_files or copy.stopped:
             self._copy = None
         if copy.no_files and self._paths is None:
             self._warn("no file of a ddpfs mount is found for an index, so nothing is read ahead: give paths=, a function "
@@ -568,7 +620,7 @@ class _Announcing:
     def end(self, forget=False):
         copy, self._copy = self._copy, None
         if copy is not None and os.getpid() == self._pid:  # a worker is a forked copy of all this
-            copy.close(forget)
+            copy.forget() if forget else copy.close()
 
     def __del__(self):
         if not sys.is_finalizing():
