@@ -128,6 +128,9 @@ def test_the_order_and_exec(shards, scratch):
     listed = tools.ddpfs("exec", "-q", "-o", f"index={index},rank=1,world=2,seed=3,layout=tree", shards.name, scratch / "mnt",
                          "--", "find", scratch / "mnt", "-type", "f", "-not", "-path", "*/.ddpfs/*", "-printf", "%P\\n").stdout.split()
     assert sorted(listed) == sorted(paths)
+    said = tools.ddpfs("exec", "-q", "-o", f"index={index},view=all", shards.name, scratch / "mnt", "--", "printenv", "DDPFS_INDEX",
+                       env={"DDPFS_INDEX": "old"}).stdout
+    assert said == f"{index}\n"
 
 
 @pytest.mark.parametrize("shards", PLACES, indirect=True)
@@ -255,6 +258,24 @@ def test_names_with_commas_are_printed_for_a_shell(shards, scratch, mount):
     line = shlex.split(said.splitlines()[-1].removeprefix("to mount it: "))
     m = mount(line[4], f"{line[3]},layout=tree,tail=short,memory=64M")
     assert contents(m.path) == shards.files and tools.stat_json(m.path)["index"] == str(index).replace("\\", "\\\\")
+
+
+@pytest.mark.parametrize("shards", PLACES, indirect=True)
+def test_the_doctor_finds_the_index(shards, scratch, mount):
+    def failures(*words):
+        done = tools.run([tools.tool("ddpfs"), "doctor", "--json", *words], check=False)
+        found = json.loads(done.stdout)["findings"]
+        assert {one["check"] for one in found} & {"dataset", "store"}
+        return [one["text"] for one in found if one["level"] == "failure" and one["check"] in ("dataset", "checksums", "store")]
+
+    index, _ = indexed(shards, scratch)
+    assert failures(f"--index={index}", shards.name) == []
+    m = mount(shards.name, f"index={index},view=all,memory=64M")
+    assert failures(m.path) == []
+    (scratch / "others").mkdir()
+    write_shards(scratch / "others", scratch, n=4, salt="other")
+    tools.mkshard("index", "-o", scratch / "other.ddpfs", scratch / "others")
+    assert "is not that of the shards" in failures(f"--index={scratch / 'other.ddpfs'}", shards.name)[0]
 
 
 @pytest.mark.parametrize("shards", PLACES[1:], indirect=True)

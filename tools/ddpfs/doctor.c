@@ -30,13 +30,15 @@
 enum { REPLY_MAX = 1 << 20 /* bytes of the findings of one check */ };
 
 struct arguments {
-	const char *target; /* NULL: the host only */
+	const char *target;     /* NULL: the host only */
+	const char *index_file; /* of a dataset, if it does not lie with the shards; else NULL */
 	bool json;
 };
 
 /* What is looked at. */
 struct subject {
 	const char *dataset;  /* NULL: none */
+	const char *index;    /* its index, if that does not lie with the shards; else NULL */
 	bool remote;          /* it lies in a store */
 	json_t *stats;        /* of a mount; NULL: none */
 	struct base_err dead; /* why a mount does not answer; code 0: it answers, or there is none */
@@ -66,17 +68,17 @@ static void check_control(const struct subject *p, json_t *findings)
 
 static void check_dataset(const struct subject *p, json_t *findings)
 {
-	doctor_dataset(p->dataset, findings);
+	doctor_dataset(p->dataset, p->index, findings);
 }
 
 static void check_sums(const struct subject *p, json_t *findings)
 {
-	doctor_sums(p->dataset, findings);
+	doctor_sums(p->dataset, p->index, findings);
 }
 
 static void check_store(const struct subject *p, json_t *findings)
 {
-	doctor_store(p->dataset, findings);
+	doctor_store(p->dataset, p->index, findings);
 }
 
 static void check_mount(const struct subject *p, json_t *findings)
@@ -110,7 +112,7 @@ static void check_memory(const struct subject *p, json_t *findings)
 {
 	uint64_t bytes = p->stats ? (uint64_t)json_integer_value(json_object_get(p->stats, "content_bytes")) : 0;
 	if (!p->stats && p->dataset && !p->remote)
-		bytes = doctor_content_bytes(p->dataset);
+		bytes = doctor_content_bytes(p->dataset, p->index);
 	doctor_memory("", bytes, findings);
 }
 
@@ -129,7 +131,7 @@ static void check_disk(const struct subject *p, json_t *findings)
 
 static void check_device(const struct subject *p, json_t *findings)
 {
-	doctor_device(p->dataset, findings);
+	doctor_device(p->dataset, p->index, findings);
 }
 
 static void check_damon(const struct subject *p, json_t *findings)
@@ -281,16 +283,17 @@ static void look_for_index(const struct subject *subject, json_t *findings)
 {
 	char index[PATH_MAX];
 	struct stat st;
-	int n = snprintf(index, sizeof(index), "%s/index.ddpfs", subject->dataset);
+	int n = subject->index ? snprintf(index, sizeof(index), "%s", subject->index)
+	                       : snprintf(index, sizeof(index), "%s/index.ddpfs", subject->dataset);
 	if (n > 0 && n < (int)sizeof(index) && stat(index, &st) == 0)
 		doctor_say(findings, DOCTOR_OK, NULL, "there is an index");
 }
 
 /* Whether a directory has an index.  One that does not answer counts as a dataset: its checks say so. */
-static bool is_dataset(const char *path)
+static bool is_dataset(const char *path, const char *index)
 {
 	static const struct check there = { "dataset", look_for_index, LOCAL, 5, NULL };
-	cleanup_json json_t *findings = run(&there, &(struct subject){ .dataset = path });
+	cleanup_json json_t *findings = run(&there, &(struct subject){ .dataset = path, .index = index });
 	return !findings || json_array_size(findings) > 0;
 }
 
@@ -302,6 +305,7 @@ static void ask_mount(const char *target, struct subject *subject)
 	subject->dead.code = 0;
 	subject->stats = json_incref(json_object_get(reply, "stats"));
 	subject->dataset = json_string_value(json_object_get(subject->stats, "dataset"));
+	subject->index = json_string_value(json_object_get(subject->stats, "index"));
 	json_decref(reply);
 }
 
@@ -316,23 +320,25 @@ static bool is_mount(const char *target)
 		return true;
 	if (mounts_absolute(target, path) == 0 && mounts_find(path, &entry) == 0 && mounts_is_ddpfs(&entry))
 		return true;
-	if (is_dataset(target) || ask_find(target, NULL, &peer) < 0)
+	if (is_dataset(target, NULL) || ask_find(target, NULL, &peer) < 0)
 		return false;
 	base_control_peer_done(&peer);
 	return true;
 }
 
-static void find_subject(const char *target, struct subject *subject)
+static void find_subject(const char *target, const char *index, struct subject *subject)
 {
 	if (!target)
 		return;
 	if (!remote_is_url(target) && is_mount(target)) {
 		ask_mount(target, subject);
 		/* A server in another mount namespace can have a dataset that this process does not see. */
-		if (subject->dataset && !remote_is_url(subject->dataset) && !is_dataset(subject->dataset))
+		if (subject->dataset && !remote_is_url(subject->dataset) &&
+		        !is_dataset(subject->dataset, subject->index))
 			subject->dataset = NULL;
 	} else {
 		subject->dataset = target;
+		subject->index = index;
 	}
 	subject->remote = subject->dataset && remote_is_url(subject->dataset);
 }
@@ -365,12 +371,14 @@ int ddpfs_doctor(int argc, char **argv)
 		"  warning   it works, but slower or less safe\n"
 		"  note      good to know\n"
 		"  ok        nothing to do",
-		.options = { { "json", NULL, "Print a JSON object", CLI_FLAG(struct arguments, json) } },
+		.options = { { "index", "FILE", "The index of DATASET, if it does not lie with the shards",
+		                     CLI_TEXT(struct arguments, index_file) },
+		        { "json", NULL, "Print a JSON object", CLI_FLAG(struct arguments, json) } },
 		.words = { { "DATASET", .at = offsetof(struct arguments, target), .may_lack = true } } };
 	struct arguments a = { 0 };
 	struct subject subject = { 0 };
 	cli_parse(&line, argc, argv, &a);
-	find_subject(a.target, &subject);
+	find_subject(a.target, a.index_file, &subject);
 	json_t *findings = run_all(&subject);
 	bool mend = json_array_size(findings) > 0 && doctor_level_of(json_array_get(findings, 0)) >= DOCTOR_WARNING;
 	if (a.json) {

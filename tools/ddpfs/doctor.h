@@ -69,27 +69,32 @@ enum {
 	DOCTOR_DEVICE_READS = 256, /* so 256 MiB at most */
 };
 
-/* dataset: the path of a directory.  Opens the index, verifies it, and opens the shards. */
-void doctor_dataset(const char *dataset, json_t *findings);
+/* What to do about an index that was named apart and is not that of the shards. */
+#define DOCTOR_ADVICE_SEPARATE "name the index that was made of these shards, or make it anew with 'mkshard index -o'"
+
+/* dataset: the path of a directory.  index_file: its index, if that does not lie there; else NULL.  Opens the index,
+ * verifies it, and opens the shards. */
+void doctor_dataset(const char *dataset, const char *index_file, json_t *findings);
 /* Compares the checksums of some blocks, chosen at random. */
-void doctor_sums(const char *dataset, json_t *findings);
+void doctor_sums(const char *dataset, const char *index_file, json_t *findings);
 /* Reads at random places of the shards, past the page cache if the file system allows it. */
-void doctor_device(const char *dataset, json_t *findings);
+void doctor_device(const char *dataset, const char *index_file, json_t *findings);
 /* The file system of a directory: is it full. */
 void doctor_disk(const char *dir, json_t *findings);
 /* Says why an index cannot be used.  rc, text: of shard_index_open or shard_index_verify. */
 void doctor_say_index(json_t *findings, int rc, const char *text);
 /* Returns the bytes of all files of a dataset; 0: its index cannot be read. */
-uint64_t doctor_content_bytes(const char *dataset);
+uint64_t doctor_content_bytes(const char *dataset, const char *index_file);
 
 /* Returns the median of n values (at least 1), and sorts them. */
 uint64_t doctor_median(uint64_t *values, unsigned n);
 
 /* ---- a dataset in a store: doctor_store.c ---- */
 
-/* name: "s3://..." or "http(s)://...".  Whether the store answers, how fast, and where the credentials come from.
- * Fetches the index if there is no copy of it on this host, as a mount does, and compares some checksums. */
-void doctor_store(const char *name, json_t *findings);
+/* name: "s3://..." or "http(s)://...".  index_file: as for doctor_dataset.  Whether the store answers, how fast, and
+ * where the credentials come from.  Without index_file it fetches the index if there is no copy of it on this host, as
+ * a mount does.  Compares some checksums. */
+void doctor_store(const char *name, const char *index_file, json_t *findings);
 
 /* ---- the mount: doctor_mount.c ---- */
 

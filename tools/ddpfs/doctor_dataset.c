@@ -104,14 +104,19 @@ static void look_at_shards(const struct shard_index *index, json_t *findings)
 	        "%u of %u shards that were opened are not as the index says, first %s", wrong, looked, first);
 }
 
-void doctor_dataset(const char *dataset, json_t *findings)
+void doctor_dataset(const char *dataset, const char *index_file, json_t *findings)
 {
 	struct base_err err = { 0 };
 	struct shard_index *index;
 	char size[16];
-	int rc = shard_index_open(dataset, &err, &index);
+	int rc = shard_index_open_with(dataset, index_file, &err, &index);
 	if (rc < 0) {
 		doctor_say_index(findings, rc, err.text);
+		return;
+	}
+	if (shard_index_check_shards(index, &err) < 0) {
+		doctor_say(findings, DOCTOR_FAILURE, DOCTOR_ADVICE_SEPARATE, "%s", err.text);
+		shard_index_close(index);
 		return;
 	}
 	const struct shard_info *info = shard_index_info(index);
@@ -125,10 +130,10 @@ void doctor_dataset(const char *dataset, json_t *findings)
 	shard_index_close(index);
 }
 
-uint64_t doctor_content_bytes(const char *dataset)
+uint64_t doctor_content_bytes(const char *dataset, const char *index_file)
 {
 	struct shard_index *index;
-	if (shard_index_open(dataset, NULL, &index) < 0)
+	if (shard_index_open_with(dataset, index_file, NULL, &index) < 0)
 		return 0;
 	uint64_t bytes = shard_index_info(index)->content_bytes;
 	shard_index_close(index);
@@ -155,10 +160,10 @@ static int compare_block(const struct shard_index *index, uint32_t file, uint32_
 	return rc < 0 ? rc : shard_block_sum(data, len) == sum ? 0 : -EBADMSG;
 }
 
-void doctor_sums(const char *dataset, json_t *findings)
+void doctor_sums(const char *dataset, const char *index_file, json_t *findings)
 {
 	struct shard_index *index;
-	if (shard_index_open(dataset, NULL, &index) < 0)
+	if (shard_index_open_with(dataset, index_file, NULL, &index) < 0)
 		return; /* doctor_dataset says why */
 	cleanup_free uint8_t *data = malloc(SHARD_BLOCK);
 	uint32_t n = shard_index_info(index)->n_files;
@@ -328,12 +333,12 @@ static void say_rate(struct device *device, uint64_t took_ns, json_t *findings)
 		        DOCTOR_DEVICE_DEPTH, atomic_load(&device->cached) ? ", through the page cache" : "");
 }
 
-void doctor_device(const char *dataset, json_t *findings)
+void doctor_device(const char *dataset, const char *index_file, json_t *findings)
 {
 	struct shard_index *index;
 	pthread_t threads[DOCTOR_DEVICE_DEPTH];
 	unsigned started = 0;
-	if (shard_index_open(dataset, NULL, &index) < 0)
+	if (shard_index_open_with(dataset, index_file, NULL, &index) < 0)
 		return; /* doctor_dataset says why */
 	cleanup_free struct device *device = calloc(1, sizeof(*device));
 	if (device) {

@@ -86,7 +86,8 @@ static int compare_block(struct remote_store *store, const struct shard_index *i
 }
 
 /* Opens the index as a mount does, and compares some blocks. */
-static void look_into(struct remote_store *store, const char *name, uint64_t index_bytes, json_t *findings)
+static void look_into(
+        struct remote_store *store, const char *name, const char *index_file, uint64_t index_bytes, json_t *findings)
 {
 	struct base_err err = { 0 };
 	struct shard_index *index;
@@ -97,9 +98,14 @@ static void look_into(struct remote_store *store, const char *name, uint64_t ind
 		        "the index is large, so it was not fetched to look at it");
 		return;
 	}
-	int rc = shard_index_open(name, &err, &index);
+	int rc = shard_index_open_with(name, index_file, &err, &index);
 	if (rc < 0) {
 		doctor_say_index(findings, rc, err.text);
+		return;
+	}
+	if (shard_index_check_shards(index, &err) < 0) {
+		doctor_say(findings, DOCTOR_FAILURE, DOCTOR_ADVICE_SEPARATE, "%s", err.text);
+		shard_index_close(index);
 		return;
 	}
 	uint32_t n = shard_index_info(index)->n_files;
@@ -125,14 +131,14 @@ static void look_into(struct remote_store *store, const char *name, uint64_t ind
 	shard_index_close(index);
 }
 
-/* Says what is not there, the bucket or the index: an answer to HEAD has no body, which would say it. */
-static void tell_missing(struct remote_store *store, struct base_err *err)
+/* Says what is not there, the bucket or the object: an answer to HEAD has no body, which would say it. */
+static void tell_missing(struct remote_store *store, const char *object, struct base_err *err)
 {
 	char key[REMOTE_KEY_MAX];
 	struct remote_answer answer;
 	struct base_err own = { 0 };
 	const char *headers[] = { "Range: bytes=0-0", NULL };
-	if (remote_location_key(remote_store_location(store), "index.ddpfs", key) < 0)
+	if (remote_location_key(remote_store_location(store), object, key) < 0)
 		return;
 	const struct remote_request request = { .method = "GET", .key = key, .headers = headers };
 	if (remote_store_ask(store, &request, TIMEOUT_S, &own, &answer) < 0)
@@ -142,8 +148,29 @@ static void tell_missing(struct remote_store *store, struct base_err *err)
 	remote_answer_done(&answer);
 }
 
-void doctor_store(const char *name, json_t *findings)
+/* Gives the object whose size is asked for: the index, or a shard if the index does not lie there. */
+static int object_to_ask(const char *name, const char *index_file, struct base_err *err, char path[SHARD_PATH_MAX + 1],
+        uint64_t *ret_index_bytes)
 {
+	struct shard_index *index;
+	struct shard_shard record;
+	snprintf(path, SHARD_PATH_MAX + 1, "index.ddpfs");
+	if (!index_file)
+		return 0;
+	int rc = shard_index_open_with(name, index_file, err, &index);
+	if (rc < 0)
+		return rc;
+	*ret_index_bytes = shard_index_info(index)->index_bytes;
+	if (shard_index_shard(index, 0, &record) == 0 && record.path_len <= SHARD_PATH_MAX)
+		snprintf(path, SHARD_PATH_MAX + 1, "%.*s", (int)record.path_len, record.path);
+	shard_index_close(index);
+	return 0;
+}
+
+void doctor_store(const char *name, const char *index_file, json_t *findings)
+{
+	char object[SHARD_PATH_MAX + 1];
+	uint64_t index_bytes = 0;
 	struct base_err err = { 0 };
 	struct remote_store *store;
 	uint64_t times[ASKED];
@@ -160,13 +187,19 @@ void doctor_store(const char *name, json_t *findings)
 	}
 	if (remote_store_location(store)->bucket)
 		say_credentials(findings);
+	rc = object_to_ask(name, index_file, &err, object, &index_bytes);
+	if (rc < 0) {
+		doctor_say_index(findings, rc, err.text);
+		remote_store_close(store);
+		return;
+	}
 	for (unsigned i = 0; rc == 0 && i < ASKED; i++) {
 		uint64_t begin = base_now_ns();
-		rc = remote_object_size(store, "index.ddpfs", &err, &bytes);
+		rc = remote_object_size(store, object, &err, &bytes);
 		times[i] = base_now_ns() - begin;
 	}
 	if (rc == -ENOENT && remote_store_location(store)->bucket)
-		tell_missing(store, &err);
+		tell_missing(store, object, &err);
 	if (rc < 0) {
 		doctor_say(findings, DOCTOR_FAILURE,
 		        rc == -EACCES   ? "look at the credentials, the region and the bucket's policy"
@@ -183,8 +216,10 @@ void doctor_store(const char *name, json_t *findings)
 			doctor_say(findings, DOCTOR_OK, NULL, "the store answers after %.0f ms", median_ms);
 	}
 	if (rc == 0)
-		look_into(store, name, bytes, findings);
+		look_into(store, name, index_file, index_file ? index_bytes : bytes, findings);
 	remote_store_close(store);
+	if (index_file)
+		return; /* no copy is kept of it */
 	if (remote_index_directory(&err, &copies) < 0) {
 		doctor_say(
 		        findings, DOCTOR_FAILURE, "make that directory yours, or set DDPFS_INDEX_DIR", "%s", err.text);

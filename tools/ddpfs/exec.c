@@ -262,6 +262,10 @@ static void set_environment(const struct arguments *a)
 	const struct fs_options *fs = &a->options.fs;
 	setenv("DDPFS_MOUNT", fs->mountpoint, 1);
 	setenv("DDPFS_DATASET", fs->dataset, 1);
+	if (fs->index_file)
+		setenv("DDPFS_INDEX", fs->index_file, 1);
+	else
+		unsetenv("DDPFS_INDEX");
 	setenv("DDPFS_VIEW", fs->view_all ? "all" : "rank", 1);
 	if (fs->view_all) {
 		unsetenv("DDPFS_RANK");

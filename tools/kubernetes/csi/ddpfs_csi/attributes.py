@@ -2,8 +2,9 @@
 """What a pod may ask for: its volumeAttributes, checked, become a dataset and mount options.
 
 Everybody who may create a pod writes these, and the server runs as root of the node.  So this is a list of what is
-allowed.  Options that name files of the node (state, quarantine, log, control), credentials or addresses (s3_*), or
-that take threads and time of the node (threads, seed_search, timeout, watchdog, debug) are for the administrator alone.
+allowed.  Options that name files of the node (state, index, quarantine, log, control), credentials or addresses
+(s3_*), or that take threads and time of the node (threads, seed_search, timeout, watchdog, debug) are for the
+administrator alone.
 """
 
 import os
