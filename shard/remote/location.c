@@ -37,8 +37,11 @@ int remote_check_kind(const char *name, struct base_err *err)
 		return 0;
 	return base_err_set(err, -ENOENT,
 	        "'%s': no dataset has a name that begins so: write s3://BUCKET/PREFIX, https://HOST/PATH, "
-	        "http://HOST/PATH, or the path of a directory",
-	        base_err_quote(name, quoted, sizeof(quoted)));
+	        "http://HOST/PATH, or the path of a directory%s",
+	        base_err_quote(name, quoted, sizeof(quoted)),
+	        strncasecmp(name, "gs:", 3) == 0 ? "; for Google Cloud Storage write s3:// and set "
+	                                           "AWS_ENDPOINT_URL_S3=https://storage.googleapis.com"
+	                                         : "");
 }
 
 static bool has_dots(const char *path)
@@ -91,7 +94,9 @@ int remote_location_parse(const char *name, struct base_err *err, struct remote_
 	}
 	while (len > scheme + host_len && name[len - 1] == '/')
 		len--;
-	const char *path = rest + host_len + strspn(rest + host_len, "/");
+	/* A key of S3 may begin with '/', and each '/' of it counts.  Servers of HTTP merge several. */
+	size_t slashes = strspn(rest + host_len, "/");
+	const char *path = rest + host_len + (s3 && slashes ? 1 : slashes);
 	size_t path_len = path < name + len ? (size_t)(name + len - path) : 0;
 	struct remote_location made = {
 		.name = strndup(name, len),

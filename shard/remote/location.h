@@ -18,7 +18,9 @@ struct remote_location {
 	char *name;   /* the name without '/' at its end; messages show it; owned */
 	char *origin; /* "https://HOST[:PORT]"; NULL for s3://; owned */
 	char *bucket; /* of s3://, else NULL; owned */
-	char *prefix; /* of keys, without '/' at its ends; "" for a whole bucket; of a http name: decoded; owned */
+	/* Of keys, without '/' at its end; "" for a whole bucket; owned.  That of s3://BUCKET//X begins with '/', as
+	 * keys of S3 can; that of a http name is decoded and does not. */
+	char *prefix;
 };
 
 /* Returns whether a name begins with s3://, https:// or http://, in any letters. */

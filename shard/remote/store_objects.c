@@ -371,7 +371,7 @@ static int take_objects(struct remote_store *store, const char *xml,
         int (*found)(void *arg, const char *path, uint64_t bytes), void *arg)
 {
 	const char *at = xml;
-	for (char *entry; (entry = remote_xml_element(at, "Contents", &at));) {
+	for (char *entry; (entry = remote_xml_outer(at, "Contents", &at));) {
 		cleanup_free char *own = entry;
 		cleanup_free char *key = remote_xml_element(own, "Key", NULL);
 		cleanup_free char *size = remote_xml_element(own, "Size", NULL);
@@ -423,7 +423,7 @@ int remote_object_list(struct remote_store *store, const char *prefix,
 static int abort_found(struct remote_store *store, const char *xml, struct base_err *err)
 {
 	const char *at = xml;
-	for (char *entry; (entry = remote_xml_element(at, "Upload", &at));) {
+	for (char *entry; (entry = remote_xml_outer(at, "Upload", &at));) {
 		cleanup_free char *own = entry;
 		cleanup_free char *key = remote_xml_element(own, "Key", NULL);
 		cleanup_free char *id = remote_xml_element(own, "UploadId", NULL);

@@ -53,7 +53,7 @@ static void decode(char *text)
 	*to = 0;
 }
 
-char *remote_xml_element(const char *xml, const char *name, const char **ret_rest)
+char *remote_xml_outer(const char *xml, const char *name, const char **ret_rest)
 {
 	char open[64], close[64];
 	snprintf(open, sizeof(open), "<%s>", name);
@@ -61,10 +61,15 @@ char *remote_xml_element(const char *xml, const char *name, const char **ret_res
 	const char *begin = strstr(xml, open);
 	const char *end = begin ? strstr(begin, close) : NULL;
 	char *text = end ? strndup(begin + strlen(open), (size_t)(end - begin) - strlen(open)) : NULL;
-	if (!text)
-		return NULL;
-	decode(text);
-	if (ret_rest)
+	if (text && ret_rest)
 		*ret_rest = end + strlen(close);
+	return text;
+}
+
+char *remote_xml_element(const char *xml, const char *name, const char **ret_rest)
+{
+	char *text = remote_xml_outer(xml, name, ret_rest);
+	if (text)
+		decode(text);
 	return text;
 }

@@ -10,4 +10,7 @@
  * The caller frees it.  If ret_rest is not NULL, it is set behind the element. */
 char *remote_xml_element(const char *xml, const char *name, const char **ret_rest);
 
+/* The same, not decoded: for an element that holds others, whose texts are decoded when they are taken out of it. */
+char *remote_xml_outer(const char *xml, const char *name, const char **ret_rest);
+
 #endif

@@ -157,6 +157,21 @@ def test_names_in_a_list_may_be_numbers_of_unicode(lists):
     assert "'s3://data/wds/é🐱€A.tar'" in fails("index", "--timeout=5", URL)
 
 
+def test_names_in_a_list_are_decoded_once(lists):
+    lists.body = LISTED.format("<IsTruncated>false</IsTruncated>", "a&amp;amp;b&amp;lt;.tar")
+    assert "'s3://data/wds/a&amp;b&lt;.tar'" in fails("index", "--timeout=5", URL)
+
+
+@pytest.mark.parametrize("url", ["gs://data/wds", "GS://data/wds", "s3:/data/wds"])
+def test_a_kind_of_url_that_is_not_known_is_said(url, scratch):
+    said = "https://storage.googleapis.com" if url[0] in "gG" else "path of a directory\n"
+    (scratch / "source").mkdir()
+    (scratch / "source/a").write_bytes(b"a")
+    for words in [("index", url), ("index", url, f"{url}/a.tar"), ("pack", scratch / "source", url), ("info", url)]:
+        text = fails(*words)
+        assert f"'{url}': " in text and "s3://BUCKET/PREFIX" in text and said in text, text
+
+
 def test_tars_in_a_store_need_a_dataset_in_the_store(s3, scratch):
     put(s3, webdataset())
     assert "DATASET must be there too" in fails("index", scratch / "d", f"{URL}/train-0000.tar")

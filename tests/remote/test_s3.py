@@ -58,6 +58,15 @@ def test_a_line_of_fstab_mounts_it(s3, server, source, scratch, monkeypatch):
     private.run(f"mount -a; diff -r {path} {scratch}/mnt; umount {scratch}/mnt")
 
 
+@pytest.mark.parametrize("url, prefix", [("s3://data//x", "/x"), ("s3://data/a//x//", "a//x")])
+def test_a_name_may_have_empty_parts(url, prefix, s3, source, mount):
+    """As keys of S3 can."""
+    path, files = source
+    tools.mkshard("pack", path, url)
+    assert all(key.startswith(f"{prefix}/") for key in keys(s3))
+    assert contents(mount(url, "view=all,layout=tree,memory=64M").path) == files
+
+
 def test_a_role_that_moto_gives(s3, server, source, scratch, monkeypatch):
     """moto checks the signatures for STS, too."""
     path, _ = source

@@ -692,6 +692,8 @@ int mkshard_index(int argc, char **argv)
 		args.dataset = remote_store_name(indexing.store);
 	if (rc == 0 && !remote && n == 0)
 		rc = find_shards(args.dataset, &names, &n, &err);
+	if (rc == -ENOENT && !remote && access(args.dataset, F_OK) < 0)
+		remote_check_kind(args.dataset, &err);
 	if (rc == 0)
 		rc = run_index(&indexing, names, n, &err);
 	if (rc < 0 && made)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -604,6 +605,13 @@ static int run_pack(struct pack_args *args, struct pack_places *places, struct b
 	return status;
 }
 
+/* A directory can be called "gs:", and the dataset be made in it. */
+static int check_kind(const char *dataset, struct base_err *err)
+{
+	cleanup_free char *path = strdup(dataset);
+	return path && access(dirname(path), F_OK) < 0 ? remote_check_kind(dataset, err) : 0;
+}
+
 int mkshard_pack(int argc, char **argv)
 {
 	struct pack_args args = {
@@ -623,6 +631,8 @@ int mkshard_pack(int argc, char **argv)
 	int rc = args.given.common_given ? 0 : shard_pack_rules_common_default(&args.given.rules, &err);
 	if (rc == 0 && remote_is_url(args.dataset))
 		rc = pack_upload_open(args.dataset, args.staging, args.force, &err, &args.upload);
+	if (rc == 0 && !args.upload)
+		rc = check_kind(args.dataset, &err);
 	if (rc == 0)
 		rc = pack_places_init(&places, args.upload ? pack_upload_place(args.upload) : args.dataset, &err);
 	if (rc == 0 && args.upload)
