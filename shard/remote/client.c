@@ -63,7 +63,7 @@ struct transfer {
 	int refused;          /* -errno that the answer's headers led to, or 0 */
 	long status;          /* of the answer; 0: no answer yet */
 	uint64_t retry_after_ns;
-	char etag[256], modified[64], region[64];
+	char etag[256], modified[64], region[64], encoding[32];
 	char error[ERROR_BODY_MAX]; /* the begin of a refusal's body */
 	size_t error_len;
 };
@@ -218,14 +218,15 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
 		t->refused = 0;
 		t->ranged = false;
 		t->retry_after_ns = 0;
-		t->etag[0] = t->modified[0] = t->region[0] = 0;
+		t->etag[0] = t->modified[0] = t->region[0] = t->encoding[0] = 0;
 	} else if (value_of(line, len, "content-range", value, sizeof(value))) {
 		t->refused = check_range(t, value);
 		t->ranged = true;
 	} else if (value_of(line, len, "retry-after", value, sizeof(value))) {
 		t->retry_after_ns = retry_after_s(value) * S;
 	} else if (!value_of(line, len, "etag", t->etag, sizeof(t->etag)) &&
-	           !value_of(line, len, "last-modified", t->modified, sizeof(t->modified))) {
+	           !value_of(line, len, "last-modified", t->modified, sizeof(t->modified)) &&
+	           !value_of(line, len, "content-encoding", t->encoding, sizeof(t->encoding))) {
 		value_of(line, len, "x-amz-bucket-region", t->region, sizeof(t->region));
 	}
 	return len;
@@ -388,7 +389,7 @@ static void begin_transfer(struct transfer *t, struct remote_read *read)
 	t->refused = 0;
 	t->status = 0;
 	t->retry_after_ns = 0;
-	t->etag[0] = t->modified[0] = t->region[0] = t->error[0] = 0;
+	t->etag[0] = t->modified[0] = t->region[0] = t->encoding[0] = t->error[0] = 0;
 	t->error_len = 0;
 }
 
@@ -481,18 +482,32 @@ static bool expired(const struct transfer *t)
 	return false;
 }
 
+/* Tells why an answer was not taken. */
+static void tell_refused(struct remote_client *c, const struct transfer *t)
+{
+	const struct remote_object *object = t->read->object;
+	const bool etags = object->etag[0] != 0;
+	const char *first = etags ? object->etag : object->modified, *now = etags ? t->etag : t->modified;
+	char text[256];
+	if (t->refused == -ESTALE && strcmp(first, now) != 0)
+		snprintf(text, sizeof(text), "'%.80s': the object was replaced: %s %.42s in place of %.42s%s%.12s%s",
+		        object->key, etags ? "ETag" : "Last-Modified", *now ? now : "(none)", first,
+		        t->encoding[0] ? " (Content-Encoding: " : "", t->encoding, t->encoding[0] ? ")" : "");
+	else
+		snprintf(text, sizeof(text), "'%.160s': %s", object->key,
+		        t->refused == -ESTALE ? "the object was replaced: it has another size"
+		        : t->refused == -EIO  ? "the server answers with another range than it was asked for"
+		                              : "the server does not answer ranges");
+	tell_error(c, text);
+}
+
 /* Returns the result of a transfer that did not bring all: -errno if the read fails, -EAGAIN for another try.
  * Tells why in c->stats.error. */
 static int judge(struct transfer *t, CURLcode code)
 {
 	struct remote_client *c = t->client;
-	char text[256];
 	if (t->refused && (t->status == 206 || t->status == 200)) {
-		snprintf(text, sizeof(text), "'%s': %s", t->read->object->key,
-		        t->refused == -ESTALE ? "the object was replaced"
-		        : t->refused == -EIO  ? "the server answers with another range than it was asked for"
-		                              : "the server does not answer ranges");
-		tell_error(c, text);
+		tell_refused(c, t);
 		return t->refused == -EIO ? -EAGAIN : t->refused;
 	}
 	if (code != CURLE_OK && code != CURLE_WRITE_ERROR) {
@@ -513,9 +528,9 @@ static int judge(struct transfer *t, CURLcode code)
 		adjust_limit(c, t, true);
 		count(c, &c->stats.throttled, 1);
 	}
-	if (t->status == 403 || t->status == 400)
+	if (t->status == 403 || (t->status == 400 && !remote_store_passes(&answer)))
 		return expired(t) && remote_store_renew(c->store, t->started_ns) ? -EAGAIN : rc;
-	return t->status == 429 || t->status == 408 || (t->status >= 500 && t->status != 501) ? -EAGAIN : rc;
+	return remote_store_passes(&answer) ? -EAGAIN : rc;
 }
 
 /* Plans the next try of a read, or fails it. */

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "shard/base/clock.h"
 #include "shard/remote/secret_memory.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -168,20 +169,32 @@ static void set_method(CURL *handle, const struct remote_fetch *fetch)
 	}
 }
 
+/* What on_progress saw last. */
+struct progress {
+	const struct remote_fetch *fetch;
+	curl_off_t sent;
+	uint64_t moved_ns; /* when it last changed, or the request began */
+};
+
 static int on_progress(void *arg, curl_off_t body, curl_off_t got, curl_off_t upload, curl_off_t sent)
 {
-	const struct remote_fetch *const *fetch = arg;
+	struct progress *progress = arg;
+	uint64_t now = base_now_ns();
 	(void)body;
 	(void)upload;
-	(void)sent;
+	if (sent != progress->sent)
+		progress->moved_ns = now;
+	progress->sent = sent;
 	if (got == 0)
-		(*fetch)->silent((*fetch)->arg);
+		progress->fetch->silent(progress->fetch->arg, now - progress->moved_ns);
 	return 0;
 }
 
 static int run(CURL *handle, const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *answer)
 {
 	char detail[CURL_ERROR_SIZE] = "";
+	struct progress progress = { .fetch = fetch, .moved_ns = base_now_ns() };
+	long redirects = 0;
 	remote_curl_common(handle, fetch->ca_bundle);
 	curl_easy_setopt(handle, CURLOPT_URL, fetch->url);
 	curl_easy_setopt(handle, CURLOPT_HTTPHEADER, fetch->headers);
@@ -194,13 +207,19 @@ static int run(CURL *handle, const struct remote_fetch *fetch, struct base_err *
 	if (fetch->silent) {
 		curl_easy_setopt(handle, CURLOPT_NOPROGRESS, 0L);
 		curl_easy_setopt(handle, CURLOPT_XFERINFOFUNCTION, on_progress);
-		curl_easy_setopt(handle, CURLOPT_XFERINFODATA, &fetch);
+		curl_easy_setopt(handle, CURLOPT_XFERINFODATA, &progress);
+	}
+	if (fetch->stall_s) {
+		curl_easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
+		curl_easy_setopt(handle, CURLOPT_LOW_SPEED_TIME, (long)fetch->stall_s);
 	}
 	if (fetch->follow)
 		remote_curl_follow(handle, fetch->url);
 	set_method(handle, fetch);
 	CURLcode code = curl_easy_perform(handle);
 	curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &answer->status);
+	curl_easy_getinfo(handle, CURLINFO_REDIRECT_COUNT, &redirects);
+	answer->redirected = redirects > 0;
 	if (code == CURLE_OK)
 		return 0;
 	int rc = code == CURLE_WRITE_ERROR ? -EFBIG : remote_curl_errno(code);

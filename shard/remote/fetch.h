@@ -26,8 +26,10 @@ struct remote_fetch {
 	long timeout_s;             /* for all of it */
 	bool follow;                /* redirects: remote_curl_follow() */
 	const char *ca_bundle;      /* a file of certificates; NULL: the system's */
-	/* Called about once a second while nothing of the answer has come; NULL: nobody wants to know. */
-	void (*silent)(void *arg);
+	unsigned stall_s;           /* ends it with -ETIMEDOUT if no byte moves for so long; 0: only timeout_s does */
+	/* Called about once a second while nothing of the answer has come: for how long no byte was sent either.  NULL:
+	 * nobody wants to know. */
+	void (*silent)(void *arg, uint64_t silent_ns);
 	void *arg;
 };
 
@@ -38,6 +40,7 @@ struct remote_answer {
 	/* Content-Length of the answer, or the size behind '/' of its Content-Range; UINT64_MAX: it does not say. */
 	uint64_t size;
 	bool ranged;       /* it has a Content-Range */
+	bool redirected;   /* it comes from where the first one led */
 	char etag[256];    /* with its quotes; "": none */
 	char modified[64]; /* Last-Modified; "": none */
 	char region[64];   /* x-amz-bucket-region; "": none */

@@ -100,12 +100,14 @@ static void name_of(const struct remote_store *store, const char *object, char r
 
 /* ---- fetch ---- */
 
-static int write_done(int fd, const struct remote_read *reads, struct remote_read *done, struct base_err *err)
+static int write_done(struct remote_client *client, int fd, const struct remote_read *done, struct base_err *err)
 {
-	(void)reads;
-	if (done->res < 0)
+	if (done->res < 0) {
+		struct remote_stats stats;
+		remote_client_stats_get(client, &stats);
 		return base_err_set(err, done->res, "%s: the index cannot be fetched: %s", done->object->key,
-		        base_err_str(done->res));
+		        stats.error[0] ? stats.error : base_err_str(done->res));
+	}
 	int rc = base_pwrite_full(fd, done->data, done->len, done->offset);
 	return rc < 0 ? base_err_set(err, rc, "the local copy of the index: %s", base_err_str(rc)) : 0;
 }
@@ -140,8 +142,8 @@ static int copy(struct remote_client *client, struct remote_object *object, uint
 		for (struct remote_read *following; done; done = following) {
 			following = done->next;
 			running--;
-			int one = write_done(fd, reads, done, err);
-			rc = rc < 0 ? rc : one;
+			int one = rc < 0 ? rc : write_done(client, fd, done, err);
+			rc = one;
 			done->res = 1;
 		}
 	}
@@ -158,11 +160,13 @@ static int fetch(
 		rc = remote_object_new(store, object, head->size, &made);
 	if (rc < 0)
 		base_err_set(err, rc, "%s: cannot fetch the index: %s", remote_store_name(store), base_err_str(rc));
-	if (rc == 0) {
+	/* Where a redirect leads, another server may answer the next request. */
+	if (rc == 0 && !head->redirected) {
 		memcpy(made->etag, head->etag, sizeof(made->etag));
 		memcpy(made->modified, head->modified, sizeof(made->modified));
-		rc = copy(client, made, head->size, fd, err);
 	}
+	if (rc == 0)
+		rc = copy(client, made, head->size, fd, err);
 	remote_client_free(client);
 	remote_object_free(made);
 	return rc;

@@ -28,6 +28,7 @@ enum {
 	ASK_PAUSE_MS = 100, /* before its second try; doubles */
 	ASK_PAUSE_MAX_MS = 5000,
 	ASK_SILENT_MS = 1000, /* of silence, after which the log says that the store is waited for */
+	SEND_SILENT_S = 15,   /* the same while a body is sent */
 	CODE_MAX = 128,       /* bytes of S3's error code */
 };
 
@@ -339,32 +340,57 @@ int remote_store_headers(struct remote_store *store, const char *url, const stru
 
 /* ---- ask ---- */
 
-static bool worth_another_try(int rc, long status)
+/* Copies what stands behind a tag of the XML of S3's error: as "NoSuchBucket" behind "<Code>".  Empty if the answer has
+ * no such tag. */
+static void copy_element(const struct remote_answer *answer, const char *tag, char element[CODE_MAX])
+{
+	const char *at = answer->body ? strstr(answer->body, tag) : NULL;
+	element[0] = 0;
+	if (at)
+		snprintf(element, CODE_MAX, "%.*s", (int)strcspn(at + strlen(tag), "<"), at + strlen(tag));
+}
+
+bool remote_store_passes(const struct remote_answer *answer)
+{
+	char code[CODE_MAX];
+	long status = answer->status;
+	copy_element(answer, "<Code>", code);
+	return status == 429 || status == 408 || (status >= 500 && status != 501) ||
+	       (status == 400 && strcmp(code, "RequestTimeout") == 0); /* the store waited too long for the body */
+}
+
+/* answer: if rc is 0. */
+static bool worth_another_try(int rc, const struct remote_answer *answer)
 {
 	if (rc == 0)
-		return status == 429 || status == 408 || (status >= 500 && status != 501);
+		return remote_store_passes(answer);
 	return rc == -ETIMEDOUT || rc == -ECONNREFUSED || rc == -EHOSTUNREACH || rc == -EIO;
 }
 
 /* A call of remote_store_ask. */
 struct asking {
 	struct remote_store *store;
-	uint64_t began_ns, try_ns; /* when it began, and its latest try */
-	bool said;                 /* that it waits */
+	uint64_t began_ns;
+	bool sends; /* a body */
+	bool said;  /* that it waits */
 };
 
-static void say_waiting(struct asking *asking, uint64_t since_ns, const char *why)
+static void say_waiting(struct asking *asking, uint64_t silent_ns, const char *why)
 {
-	if (asking->said || base_now_ns() - since_ns < ASK_SILENT_MS * UINT64_C(1000000))
+	if (asking->said || silent_ns < ASK_SILENT_MS * UINT64_C(1000000))
 		return;
 	asking->said = true;
 	log_warning("%s: waiting for the store: %s", asking->store->location.name, why);
 }
 
-static void on_silence(void *arg)
+static void on_silence(void *arg, uint64_t silent_ns)
 {
 	struct asking *asking = arg;
-	say_waiting(asking, asking->try_ns, "it has not answered yet");
+	/* What the store makes of a body that was sent takes its time. */
+	if (!asking->sends || silent_ns >= SEND_SILENT_S * UINT64_C(1000000000))
+		say_waiting(asking, silent_ns,
+		        asking->sends ? "it takes no more of what is sent, and does not answer"
+		                      : "it has not answered yet");
 }
 
 /* Says why the store is asked again. */
@@ -372,14 +398,13 @@ static void say_again(struct asking *asking, int rc, const struct base_err *err,
 {
 	char text[64];
 	snprintf(text, sizeof(text), "it answers with status %ld", status);
-	say_waiting(asking, asking->began_ns, rc < 0 ? err->text : text);
+	say_waiting(asking, base_now_ns() - asking->began_ns, rc < 0 ? err->text : text);
 }
 
 static int ask_once(struct asking *asking, const struct remote_request *request, unsigned timeout_s,
         struct base_err *err, struct remote_answer *ret_answer)
 {
 	struct remote_store *store = asking->store;
-	asking->try_ns = base_now_ns();
 	cleanup_free char *url = remote_store_url(store, request->key);
 	cleanup_free char *whole = NULL;
 	struct curl_slist *list = NULL;
@@ -398,8 +423,8 @@ static int ask_once(struct asking *asking, const struct remote_request *request,
 	                          .timeout_s = (long)timeout_s,
 	                          .follow = !store->s3,
 	                          .ca_bundle = store->settings.ca_bundle,
-	                          /* A body that is sent, and what the store makes of it, takes its time. */
-	                          .silent = request->body_len ? NULL : on_silence,
+	                          .stall_s = request->stall_s,
+	                          .silent = on_silence,
 	                          .arg = asking },
 	        err, ret_answer);
 	curl_slist_free_all(list);
@@ -418,7 +443,7 @@ static void tell_tries(struct base_err *err, unsigned tries, uint64_t began_ns)
 int remote_store_ask(struct remote_store *store, const struct remote_request *request, unsigned timeout_s,
         struct base_err *err, struct remote_answer *ret_answer)
 {
-	struct asking asking = { .store = store, .began_ns = base_now_ns() };
+	struct asking asking = { .store = store, .began_ns = base_now_ns(), .sends = request->body_len != 0 };
 	const uint64_t end_ns = asking.began_ns + (uint64_t)ASK_FOR_S * 1000000000;
 	struct base_err own = { 0 };
 	err = err ? err : &own;
@@ -428,7 +453,7 @@ int remote_store_ask(struct remote_store *store, const struct remote_request *re
 		struct remote_answer answer;
 		int rc = ask_once(&asking, request, timeout_s, err, &answer);
 		bool last = tries >= least && base_now_ns() > end_ns;
-		if (last || !worth_another_try(rc, rc == 0 ? answer.status : 0)) {
+		if (last || !worth_another_try(rc, &answer)) {
 			if (rc == 0)
 				*ret_answer = answer;
 			else
@@ -470,6 +495,8 @@ int remote_store_head(struct remote_store *store, const char *key, unsigned time
 		return rc;
 	if (answer.status == 200 && answer.size == UINT64_MAX)
 		answer.size = answer.body_len; /* all of it came */
+	if (answer.status == 206 && !answer.ranged)
+		answer.size = UINT64_MAX; /* its Content-Length is that of the range */
 	if (answer.status < 300 && answer.size == UINT64_MAX) {
 		remote_answer_done(&answer);
 		return base_err_set(
@@ -480,16 +507,6 @@ int remote_store_head(struct remote_store *store, const char *key, unsigned time
 }
 
 /* ---- refusals ---- */
-
-/* Copies what stands behind a tag of the XML of S3's error: as "NoSuchBucket" behind "<Code>".  Empty if the answer has
- * no such tag. */
-static void copy_element(const struct remote_answer *answer, const char *tag, char element[CODE_MAX])
-{
-	const char *at = answer->body ? strstr(answer->body, tag) : NULL;
-	element[0] = 0;
-	if (at)
-		snprintf(element, CODE_MAX, "%.*s", (int)strcspn(at + strlen(tag), "<"), at + strlen(tag));
-}
 
 int remote_store_refusal(
         const struct remote_store *store, const char *key, const struct remote_answer *answer, struct base_err *err)
@@ -509,6 +526,12 @@ int remote_store_refusal(
 		        store->location.name, region, store->region, region, region);
 	if (strcmp(code, "NoSuchBucket") == 0)
 		return base_err_set(err, -ENOENT, "%s: there is no bucket '%s'", store->location.name, name);
+	if (strcmp(code, "RequestTimeTooSkewed") == 0)
+		return base_err_set(err, -EACCES,
+		        "%s: the clock of this host is wrong by more than the store allows, so it refuses signatures: "
+		        "set "
+		        "the clock (timedatectl)",
+		        store->location.name);
 	switch (answer->status) {
 	case 404:
 	case 410:

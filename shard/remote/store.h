@@ -12,6 +12,7 @@
 #define DDPFS_SHARD_REMOTE_STORE_H
 
 #include <curl/curl.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "shard/base/err.h"
@@ -47,6 +48,7 @@ struct remote_request {
 	const char *const *headers;
 	const void *body; /* signed over plain http; NULL: none */
 	size_t body_len;  /* bytes */
+	unsigned stall_s; /* ends a try in which no byte moves for so long; 0: only its timeout does */
 };
 
 /* Returns the URL of an object, without a query.  The caller frees it; NULL: out of memory. */
@@ -59,8 +61,8 @@ int remote_store_headers(struct remote_store *store, const char *url, const stru
         struct curl_slist **ret_headers);
 
 /* Sends a request and waits for the answer; tries again after errors of the connection, 429 and 5xx, with growing
- * pauses, for 10 s, and at least once (four times with a body).  timeout_s: for one try.  If it takes a second, the
- * log says what is waited for.
+ * pauses, for 10 s, and at least once (four times with a body).  timeout_s: for one try.  If it takes a second, or no
+ * byte of a body is taken for 15 s, the log says what is waited for.
  * Returns 0 (whatever the status is), or an error of remote_fetch; then err also says for how long it was tried. */
 int remote_store_ask(struct remote_store *store, const struct remote_request *request, unsigned timeout_s,
         struct base_err *err, struct remote_answer *ret_answer);
@@ -71,6 +73,10 @@ int remote_store_ask(struct remote_store *store, const struct remote_request *re
  * or an error of remote_store_ask. */
 int remote_store_head(struct remote_store *store, const char *key, unsigned timeout_s, struct base_err *err,
         struct remote_answer *ret_answer);
+
+/* Returns whether a status of 300 or more may be another one at the next try: 408, 429, 5xx but 501, and S3's
+ * RequestTimeout. */
+bool remote_store_passes(const struct remote_answer *answer);
 
 /* Says that the store refused the credentials (ExpiredToken and the like), so that they are renewed now.
  * Returns true if the credentials have changed since `since_ns` (CLOCK_MONOTONIC), or if a renewal has begun. */

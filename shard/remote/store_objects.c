@@ -23,6 +23,7 @@ enum {
 	PARTS_MAX = 9000,     /* S3 allows 10,000 */
 	SMALL_TIMEOUT_S = 60, /* for a request without a large body */
 	PART_TIMEOUT_S = 900, /* for a part: 18 KB/s */
+	PART_STALL_S = 60,    /* for a part of which no byte moves, and for the answer to it */
 	MD5_TEXT = 25,        /* base64 of 16 bytes, and a NUL */
 };
 
@@ -169,7 +170,8 @@ static int send_part(struct upload *u, uint32_t part, struct base_err *err)
 	                .query = query,
 	                .headers = headers,
 	                .body = data,
-	                .body_len = len },
+	                .body_len = len,
+	                .stall_s = PART_STALL_S },
 	        PART_TIMEOUT_S, err, &answer);
 	if (rc < 0)
 		return rc;
