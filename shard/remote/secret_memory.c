@@ -110,11 +110,11 @@ void *remote_secret_alloc(size_t bytes)
 
 void remote_secret_free(void *data)
 {
-	struct header *block = (struct header *)data - 1;
 	if (SANITIZED)
 		free(data);
 	if (SANITIZED || !data)
 		return;
+	struct header *block = (struct header *)data - 1;
 	if (block->bytes > BLOCK_MAX) {
 		munmap(block, block->bytes);
 		return;
