@@ -485,13 +485,87 @@ static int say_whose(const char *dir, const struct stat *st, int rc, struct base
 	        base_quoted(dir), (unsigned long)st->st_uid, (unsigned long)st->st_uid);
 }
 
+/* Says that the user is no member of the directory's group. */
+static int say_group(const char *dir, const struct stat *dir_st, struct base_err *err)
+{
+	return base_err_set(err, -EACCES,
+	        "the tier in '%s' belongs to group %lu, of which this user (%lu) is no member: add the user to it, or "
+	        "give "
+	        "another directory",
+	        base_quoted(dir), (unsigned long)dir_st->st_gid, (unsigned long)geteuid());
+}
+
+/* Tells whether a group shares the tiers of a directory: who made it gave the group the right to write to it, and the
+ * set-group-id bit, which nobody sets by accident.  Others must not be able to put a file of theirs there. */
+static bool is_shared(const struct stat *dir_st)
+{
+	return (dir_st->st_mode & (S_ISGID | S_IWGRP | S_IWOTH)) == (S_ISGID | S_IWGRP);
+}
+
+/* Gives the file of a shared directory to the group.  The umask does not count.  Only the owner can, and only for a
+ * file that has no second name: with one, it may be any file of this user. */
+static int share(int fd, const struct stat *dir_st, struct stat *st)
+{
+	if (st->st_uid != geteuid() || st->st_nlink != 1 || !S_ISREG(st->st_mode))
+		return 0;
+	if (st->st_gid == dir_st->st_gid && (st->st_mode & 0777) == 0660)
+		return 0;
+	if ((st->st_gid != dir_st->st_gid && fchown(fd, (uid_t)-1, dir_st->st_gid) < 0) || fchmod(fd, 0660) < 0 ||
+	        fstat(fd, st) < 0)
+		return -errno;
+	return 0;
+}
+
+/* Checks whose the file is, and who else has access. */
+static int check_file(const char *dir, const struct stat *dir_st, const struct stat *st, struct base_err *err)
+{
+	bool group = is_shared(dir_st) && st->st_gid == dir_st->st_gid && (st->st_mode & 0060) == 0060;
+	if (st->st_uid != geteuid() && !group)
+		return say_whose(dir, st, -EPERM, err);
+	if (!S_ISREG(st->st_mode) || (st->st_mode & 07) != 0 || (!group && (st->st_mode & 070) != 0))
+		return base_err_set(err, -EPERM,
+		        "'%s/tier' must be a regular file without access for others; remove it", base_quoted(dir));
+	if (is_shared(dir_st) && st->st_nlink != 1)
+		return base_err_set(
+		        err, -EPERM, "'%s/tier' must have no second name (hard link); remove it", base_quoted(dir));
+	return 0;
+}
+
+/* Opens the file, or makes it.  The caller has the lock on the directory. */
+static int open_or_make(int dir_fd, int flags, int *ret_fd)
+{
+	int modes = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+	int fd = openat(dir_fd, "tier", modes);
+	if (fd < 0 && errno == ENOENT && (flags & O_CREAT))
+		fd = openat(dir_fd, "tier", modes | O_CREAT | O_EXCL, 0600);
+	*ret_fd = fd;
+	return fd < 0 ? -errno : 0;
+}
+
+/* Says why the directory or the file cannot be opened. */
+static int say_no_access(const char *dir, int dir_fd, const struct stat *dir_st, int rc, struct base_err *err)
+{
+	struct stat st;
+	bool there = dir_fd >= 0 && fstatat(dir_fd, "tier", &st, AT_SYMLINK_NOFOLLOW) == 0;
+	if (rc == -EACCES && is_shared(dir_st) && !group_member(dir_st->st_gid))
+		return say_group(dir, dir_st, err);
+	if (rc == -EACCES && there && is_shared(dir_st) && (st.st_mode & 0060) != 0060)
+		return base_err_set(err, rc,
+		        "the tier in '%s' is still that of user %lu alone: the group gets it when this user uses it "
+		        "again; or remove it",
+		        base_quoted(dir), (unsigned long)st.st_uid);
+	if (rc == -EACCES && there && st.st_uid != geteuid())
+		return say_whose(dir, &st, rc, err);
+	return base_err_set(err, rc, "cannot open the tier in '%s': %s", base_quoted(dir), base_err_str(rc));
+}
+
 /* Opens the file for one process at a time, which the lock on the directory ensures.  The lock ends when *ret_dir_fd is
  * closed.  flags: O_CREAT or 0. */
 static int open_locked(const char *dir, int flags, struct base_err *err, int *ret_dir_fd, int *ret_fd)
 {
 	cleanup_close int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	cleanup_close int fd = -1;
-	struct stat st;
+	struct stat dir_st = { 0 }, st = { 0 };
 	int rc = dir_fd < 0 ? -errno : lock_directory(dir_fd);
 	if (rc == -ENOENT && (flags & O_CREAT))
 		return base_err_set(err, rc, "there is no directory '%s' for the tier: make it with 'mkdir -p %s'",
@@ -499,21 +573,19 @@ static int open_locked(const char *dir, int flags, struct base_err *err, int *re
 	if (rc == -ETIMEDOUT)
 		return base_err_set(
 		        err, rc, "another process is opening the tier in '%s', and does not end", base_quoted(dir));
-	if (rc == 0) {
-		fd = openat(dir_fd, "tier", O_RDWR | flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
-		if (fd < 0 || fstat(fd, &st) < 0)
-			rc = -errno;
-	}
-	if (rc == -EACCES && dir_fd >= 0 && fstatat(dir_fd, "tier", &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-	        st.st_uid != geteuid())
-		return say_whose(dir, &st, rc, err);
+	if ((dir_fd < 0 ? stat(dir, &dir_st) : fstat(dir_fd, &dir_st)) < 0 && rc == 0)
+		rc = -errno;
+	if (rc == 0)
+		rc = open_or_make(dir_fd, flags, &fd);
+	if (rc == 0 && fstat(fd, &st) < 0)
+		rc = -errno;
+	if (rc == 0 && is_shared(&dir_st))
+		rc = share(fd, &dir_st, &st);
 	if (rc < 0)
-		return base_err_set(err, rc, "cannot open the tier in '%s': %s", base_quoted(dir), base_err_str(rc));
-	if (st.st_uid != geteuid())
-		return say_whose(dir, &st, -EPERM, err);
-	if (!S_ISREG(st.st_mode) || (st.st_mode & 077) != 0)
-		return base_err_set(err, -EPERM,
-		        "'%s/tier' must be a regular file without access for others; remove it", base_quoted(dir));
+		return say_no_access(dir, dir_fd, &dir_st, rc, err);
+	rc = check_file(dir, &dir_st, &st, err);
+	if (rc < 0)
+		return rc;
 	*ret_dir_fd = steal_fd(&dir_fd);
 	*ret_fd = steal_fd(&fd);
 	return 0;

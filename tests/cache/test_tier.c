@@ -2,6 +2,7 @@
 /* The tier on a local disk: right bytes or a miss, whatever happens to the file and to the processes that use it. */
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -645,6 +646,166 @@ static void a_file_that_others_can_read_or_that_is_a_link_is_refused(void **stat
 	assert_int_equal(cache_tier_open(tier_dir, SIZE, one, &err, &tier), -EPERM);
 }
 
+enum { GROUP = 23456, MEMBER = 12345, ANOTHER = 12346 };
+
+/* Makes the directory that of a group.  Only root can. */
+static void share_directory(mode_t mode)
+{
+	if (geteuid() != 0)
+		skip(); /* other users are needed */
+	assert_int_equal(chown(tier_dir, 0, GROUP), 0);
+	assert_int_equal(chmod(tier_dir, mode), 0);
+}
+
+/* Runs a function as another user.  Returns its result, 0 .. 98. */
+static int as_user(uid_t uid, bool member, int (*run)(void))
+{
+	int status;
+	pid_t child = fork();
+	if (child == 0) {
+		const gid_t group = GROUP;
+		umask(077);
+		if (setgroups(member ? 1 : 0, &group) < 0 || setgid(uid) < 0 || setuid(uid) < 0)
+			_exit(99);
+		_exit(run());
+	}
+	assert_true(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static char said[sizeof(((struct base_err *)0)->text)]; /* by the latest open that was refused, in this process */
+
+/* Opens the tier.  Returns NULL, and `said`, if it is refused. */
+static struct cache_tier *open_or_hear(void)
+{
+	struct cache_tier *tier = NULL;
+	struct base_err err = { 0 };
+	if (cache_tier_open(tier_dir, SIZE, one, &err, &tier) < 0)
+		snprintf(said, sizeof(said), "%s", err.text);
+	return tier;
+}
+
+static int first_puts(void)
+{
+	struct cache_tier *tier = open_or_hear();
+	return !tier ? 1 : put(tier, 1, LEN) < 0 ? 2 : 0;
+}
+
+static int second_gets_and_puts(void)
+{
+	static struct cache_tier_dataset all[CACHE_TIER_DATASETS_MAX];
+	struct cache_tier_fill fill;
+	struct base_err err = { 0 };
+	uint32_t n;
+	struct cache_tier *tier = open_or_hear();
+	if (!tier)
+		return 1;
+	if (get(tier, 1, LEN) < 0 || put(tier, 2, LEN) < 0 || cache_tier_claim(tier, 1, 0, LEN) < 0)
+		return 2;
+	if (cache_tier_list(tier_dir, &err, all, &n, &fill) < 0 || n != 1 || fill.used_bytes != 2 * LEN)
+		return 3;
+	return 0;
+}
+
+static int removes(void)
+{
+	struct base_err err = { 0 };
+	return cache_tier_remove(tier_dir, one, &err) < 0;
+}
+
+static int makes_it_anew(void)
+{
+	struct cache_tier *tier;
+	struct base_err err = { 0 };
+	return cache_tier_open(tier_dir, 2 * SIZE, two, &err, &tier) < 0;
+}
+
+static int hears_of_the_group(void)
+{
+	return open_or_hear() ? 1
+	                      : strstr(said, "belongs to group 23456, of which this user (12346) is no member") == NULL;
+}
+
+static int hears_of_the_owner(void)
+{
+	return open_or_hear() ? 1 : strstr(said, "belongs to user 12345") == NULL;
+}
+
+static int hears_that_it_is_still_private(void)
+{
+	return open_or_hear() ? 1 : strstr(said, "still that of user 12345 alone") == NULL;
+}
+
+static int hears_of_the_second_name(void)
+{
+	return open_or_hear() ? 1 : strstr(said, "second name") == NULL;
+}
+
+static void members_of_a_group_share_the_tier_of_its_directory(void **state)
+{
+	struct stat st;
+	(void)state;
+	share_directory(02770);
+	assert_int_equal(as_user(MEMBER, true, first_puts), 0);
+	assert_int_equal(stat(tier_file, &st), 0);
+	assert_true(st.st_uid == MEMBER && st.st_gid == GROUP && (st.st_mode & 07777) == 0660);
+	assert_int_equal(as_user(ANOTHER, true, second_gets_and_puts), 0);
+	struct cache_tier *tier = opened(one);
+	assert_int_equal(get(tier, 2, LEN), 0);
+	/* A claim of one user counts for the others. */
+	assert_int_equal(cache_tier_claim(tier, 1, 0, LEN), 0);
+	assert_int_equal(as_user(ANOTHER, true, second_gets_and_puts), 2);
+	assert_int_equal(as_user(ANOTHER, true, removes), 1); /* it is open */
+	cache_tier_close(tier);
+	assert_int_equal(as_user(ANOTHER, true, removes), 0);
+	assert_int_equal(as_user(ANOTHER, true, makes_it_anew), 0);
+}
+
+static void who_is_no_member_is_refused(void **state)
+{
+	(void)state;
+	share_directory(02775);
+	assert_int_equal(as_user(ANOTHER, false, hears_of_the_group), 0); /* he cannot make one */
+	assert_int_equal(as_user(MEMBER, true, first_puts), 0);
+	assert_int_equal(as_user(ANOTHER, false, hears_of_the_group), 0);
+	assert_int_equal(chmod(tier_dir, 02770), 0);
+	assert_int_equal(as_user(ANOTHER, false, hears_of_the_group), 0);
+}
+
+static void a_directory_that_is_not_shared_has_a_private_tier(void **state)
+{
+	static const mode_t modes[] = { 0770, 02750, 02777 };
+	struct stat st;
+	(void)state;
+	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+		share_directory(modes[i]);
+		assert_int_equal(chown(tier_dir, MEMBER, GROUP), 0);
+		assert_int_equal(chmod(tier_dir, modes[i]), 0);
+		assert_int_equal(as_user(MEMBER, true, first_puts), 0);
+		assert_true(stat(tier_file, &st) == 0 && (st.st_mode & 0777) == 0600);
+		assert_int_equal(as_user(ANOTHER, true, hears_of_the_owner), 0);
+		unlink(tier_file);
+	}
+}
+
+static void a_private_tier_is_shared_when_its_owner_opens_it_in_a_shared_directory(void **state)
+{
+	char second[sizeof(tier_file) + 8];
+	(void)state;
+	share_directory(0770);
+	assert_int_equal(as_user(MEMBER, true, first_puts), 0);
+	assert_int_equal(chmod(tier_dir, 02770), 0);
+	assert_int_equal(as_user(ANOTHER, true, hears_that_it_is_still_private), 0);
+	/* A file with two names may be any file of this user. */
+	snprintf(second, sizeof(second), "%s/second", tier_dir);
+	assert_int_equal(link(tier_file, second), 0);
+	assert_int_equal(as_user(MEMBER, true, hears_of_the_second_name), 0);
+	assert_int_equal(as_user(ANOTHER, true, hears_that_it_is_still_private), 0);
+	assert_int_equal(unlink(second), 0);
+	assert_int_equal(as_user(MEMBER, true, first_puts), 0);
+	assert_int_equal(as_user(ANOTHER, true, second_gets_and_puts), 0);
+}
+
 static void datasets_are_listed_and_removed(void **state)
 {
 	static struct cache_tier_dataset all[CACHE_TIER_DATASETS_MAX];
@@ -862,6 +1023,10 @@ int main(void)
 		TEST(a_full_tier_is_told_for_blocks_that_found_no_room),
 		TEST(a_file_of_another_user_is_named_as_such),
 		TEST(a_file_that_others_can_read_or_that_is_a_link_is_refused),
+		TEST(members_of_a_group_share_the_tier_of_its_directory),
+		TEST(who_is_no_member_is_refused),
+		TEST(a_directory_that_is_not_shared_has_a_private_tier),
+		TEST(a_private_tier_is_shared_when_its_owner_opens_it_in_a_shared_directory),
 	};
 	return cmocka_run_group_tests_name("cache/tier", tests, NULL, NULL);
 }

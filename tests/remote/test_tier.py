@@ -5,15 +5,19 @@ DDPFS_KILLS says how often a server or a mount is killed (default 20; a release:
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import random
+import re
+import shutil
 import subprocess
 import threading
 
 import pytest
 
 from helpers import datasets, mounts, tools
+from helpers.private import Private
 from helpers.waiting import wait_until
 from mount import control
 
@@ -321,6 +325,40 @@ def test_two_ranks_fetch_small_files_once_in_any_order(build_dir, scratch, http_
         assert stored <= 6000 * 4096, order
         # The headers between files, at least, come in vain; what is dropped before its use counts, too.
         assert refused or wasted >= fetched - stored, order
+
+
+def test_mounts_of_two_users_of_a_group_share_a_tier(build_dir, pack, scratch):
+    """Its directory has the set-group-id bit and belongs to the group.  Root's mount without that group is refused."""
+    if not shutil.which("fusermount3"):
+        pytest.skip("fusermount3 is not installed")
+    files = datasets.write_tree(scratch / "source", classes=2, per_class=50, sizes=(20_000,))
+    dataset = pack(scratch / "source")
+    for path in [dataset, *dataset.iterdir()]:
+        path.chmod(path.stat().st_mode | 0o555)
+    done = Private(scratch).run(f"""
+        umask 077
+        install -d -m 2770 -g 23456 tier
+        options="view=all,layout=tree,memory=16M,tier=$PWD/tier,tier_size=64M"
+        for user in 1 65534; do  # fusermount3 wants them to have names
+            as="setpriv --reuid=$user --regid=$user --groups=23456"
+            install -d -o $user mnt$user
+            $as $ddpfs mount -q -o $options {dataset} mnt$user
+            $as sh -c "cat mnt$user/class_0*/* | md5sum"
+            for i in 1 2 3 4 5; do $as $ddpfs stat --json mnt$user | grep -q '"idle": true' && break; sleep 0.2; done
+            $as $ddpfs stat --json mnt$user | tr -d ' ,' | grep -E '"(tier_hits|tier_refused|read_bytes)"'
+            $as $ddpfs umount mnt$user
+        done
+        rmdir /tmp/ddpfs-1 || true  # where this user's servers put their sockets
+        mkdir mnt0
+        ! $ddpfs mount -q -o $options {dataset} mnt0
+        """)
+    first, second = [dict(re.findall(r'"(\w+)":(\d+)', part)) for part in done.stdout.split(" -\n")[1:]]
+    sums = re.findall(r"^([0-9a-f]{32})", done.stdout, re.MULTILINE)
+    right = hashlib.md5(b"".join(files[name] for name in sorted(files))).hexdigest()
+    assert sums == [right, right], done
+    assert int(first["read_bytes"]) > 0 and first["tier_hits"] == "0", done
+    assert int(second["tier_hits"]) >= len(files) - int(first["tier_refused"]), done
+    assert "belongs to group 23456, of which this user (0) is no member" in done.stderr, done
 
 
 def test_a_full_disk_switches_the_tier_off_and_the_epoch_goes_on(stored, scratch, http_store, mount):

@@ -3,6 +3,7 @@
 
 import io
 import json
+import os
 import signal
 import subprocess
 import tarfile
@@ -45,6 +46,45 @@ def warm(scratch, dataset, more=""):
 
 def contents(path):
     return {name: data for name, data in datasets.read_tree(path).items() if not name.startswith(".ddpfs")}
+
+
+GROUP, USERS = 23456, (12345, 12346)
+
+
+def test_a_second_user_of_a_group_finds_what_the_first_one_fetched(stored, scratch, http_store):
+    """In a directory of the group, whatever the umask of the first user is."""
+    url, files, _ = stored
+    place = scratch / "tier"
+    if os.geteuid() != 0:
+        pytest.skip("only root can run programs as other users")
+    if subprocess.run([tools.tool("ddpfs"), "--version"], user=USERS[0], group=USERS[0], extra_groups=[],
+                      capture_output=True).returncode != 0:
+        pytest.skip("other users cannot run programs of this build folder")
+    scratch.chmod(0o711)
+    os.chown(place, 0, GROUP)
+    place.chmod(0o2770)
+
+    def run(user, *arguments, groups=(GROUP,)):
+        indexes = scratch / f"indexes{user}"
+        indexes.mkdir(exist_ok=True)
+        os.chown(indexes, user, user)
+        return tools.run([tools.tool("ddpfs"), *arguments], check=False, user=user, group=user, extra_groups=groups,
+                         umask=0o077, env={"DDPFS_INDEX_DIR": indexes, "HOME": indexes})
+
+    arguments = "warm", url, "-o", f"tier={place},tier_size=64M", "--json"
+    refused = run(USERS[0], *arguments, groups=())
+    assert refused.returncode != 0 and f"belongs to group {GROUP}" in refused.stderr
+    first = json.loads(run(USERS[0], *arguments).stdout)
+    before = shard_bytes(http_store)
+    second = json.loads(run(USERS[1], *arguments).stdout)
+    assert first["stored_bytes"] == second["held_bytes"] == sum(map(len, files.values()))
+    assert second["fetched_bytes"] == second["stored_bytes"] == 0 and shard_bytes(http_store) == before
+    assert (place / "tier").stat().st_mode & 0o777 == 0o660
+    verified = json.loads(run(USERS[1], "tier", "--json", f"--verify={url}", place).stdout)["verified"]
+    assert verified["absent"] == verified["damaged"] == 0 < verified["right"]
+    one, = json.loads(run(USERS[1], "tier", "--json", place).stdout)["datasets"]
+    assert run(USERS[1], "tier", f"--remove={one['identity']}", place).returncode == 0
+    assert json.loads(run(USERS[0], "tier", "--json", place).stdout)["datasets"] == []
 
 
 def test_a_mount_after_it_asks_the_store_for_nothing(stored, scratch, http_store, mount):
