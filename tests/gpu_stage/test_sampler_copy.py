@@ -237,6 +237,19 @@ def test_every_draw_is_announced_and_nothing_else_changes(place, recorder, kind,
     assert all_states() == states
 
 
+def test_pieces_grow_so_slowly_that_the_next_is_there_in_time(place, recorder):
+    """The trainer reads a piece while the next is made ready on a share of a processor."""
+    def draw(_):
+        time.sleep(0.2)  # it shuffles
+        yield from (i % 100 for i in range(30000))
+
+    loader = ddpfs.torch.follow(DataLoader(Files(place), 8, sampler=Drawn(draw, 30000)))
+    read(loader, until_told(recorder, 30000), limit=8)
+    sizes = [len(names) for _, _, names in recorder.told if names]
+    assert 8 < sizes[0] <= 1024 and max(sizes) <= 4096
+    assert all(later <= 2 * size for size, later in zip(sizes, sizes[1:]) if size >= 1024)
+
+
 def test_persistent_workers_and_set_epoch(place, recorder):
     dataset = Files(place)
     sampler = DistributedSampler(dataset, 2, 0, seed=4)

@@ -47,7 +47,8 @@ RING = 1 << 22  # indices that the child may be ahead of the trainer; 8 bytes ea
 ROOTS_BYTES = 1 << 16  # for the paths of mounts
 NOTE_BYTES = 1 << 16  # for what items open
 LATEST_MAX = 1 << 18  # indices that the child may be ahead of the trainer while it finds out what items open
-FIRST_PIECE, PIECE = 1024, 65536  # indices of an announcement
+FIRST_PIECE, PIECE = 1024, 4096  # indices of an announcement; the next one is ready before a fast trainer needs it
+WINDOW, WINDOW_S = 16384, 0.5  # so much is announced, or so long, before items are read to find out what else they open
 PIECE_S = 0.05  # a sampler that draws slowly is announced in smaller pieces
 WRONG_MAX = 2  # a sampler that was wrong in so many epochs is left alone
 STRETCH_MIN = 128  # draws; a copy that agreed for fewer has no successor in the same epoch
@@ -221,8 +222,8 @@ class _Child:
         self._draws, self._batched, self._dataset, self._paths = draws, batched, dataset, paths
         self._places, self._mounts, self._n, self._in_lists = Places(), {}, 0, False
         self._trial, self._some, self._whole, self._reader = None, (), whole, None
-        self._latest = []  # what was announced since self._reader began
-        self._wary, self._unsure, self._begun = wary, False, set(continued)
+        self._looks, self._latest = False, []  # whether it is to be found out what items open; what was announced since
+        self._wary, self._unsure, self._begun, self._began = wary, False, set(continued), time.monotonic()
 
     def run(self):
         if self._dataset is None:
@@ -238,14 +239,14 @@ class _Child:
                 return
             self._publish(indices)
             self._look_further(lambda: self._n - self._shared.used[0] > LATEST_MAX)
-            size = min(size * 4, PIECE)
+            size = min(size * 2, PIECE)
         self._say(NO_FILES if any_drawn and not self._mounts else UNSURE if self._unsure else ENDED)
         self._look_further(lambda: True)
 
     def _draw(self, size):
         """Returns the next indices, about `size`, and whether there may be more."""
-        indices, began, states = [], time.monotonic(), self._wary and _random_states()
-        while len(indices) < size and time.monotonic() - began < PIECE_S:
+        indices, began, states = [], None, self._wary and _random_states()
+        while began is None or len(indices) < size and time.monotonic() - began < PIECE_S:
             try:
                 drawn = next(self._draws)
                 if self._wary and _random_states() != states:
@@ -253,6 +254,7 @@ class _Child:
                     return indices, False
                 self._in_lists = not self._batched and _is_batch(drawn)
                 indices += _items(drawn, self._batched)
+                began = began or time.monotonic()  # the first draw may shuffle, and takes as long as all others
             except StopIteration:
                 return indices, False
         return indices, True
@@ -276,11 +278,12 @@ class _Child:
             if self._whole and trial.still_opens(self._whole):  # an earlier epoch has read them
                 self._learn(self._whole)
                 return self._paths is not None
-            self._reader = reader = Reader(trial, some)
             if self._paths is None:
+                self._reader = reader = Reader(trial, some)
                 reader.is_over(lambda: not reader.has_seen())
                 if reader.has_seen():
                     self._paths = trial.learn(some, {})
+        self._looks = True
         if self._paths is None and reader.is_over(lambda: True):
             self._look_further()
         return self._paths is not None
@@ -297,9 +300,15 @@ class _Child:
         return news
 
     def _look_further(self, wait=lambda: False):
-        """Takes notice if the items are read that tell whether an item has several files."""
+        """Takes notice if the items are read that tell whether an item has several files.  Has them read, if they are not,
+        and a first window is announced (or wait() is true)."""
+        soon = len(self._latest) < WINDOW and time.monotonic() < self._began + WINDOW_S and not wait()
+        if self._looks and self._reader is None and not soon:
+            with _RandomStates():
+                self._reader = Reader(self._trial, self._some)
         if self._reader is None or not self._reader.is_over(wait):
             return
+        self._looks = False
         whole, self._reader = self._reader.whole, None
         if all(type(i) is int for i in whole):
             self._shared.note(whole)
@@ -312,7 +321,7 @@ class _Child:
     def _publish(self, indices):
         """Tells the servers and the parent."""
         self._announce(indices)
-        if self._reader is not None:
+        if self._looks:
             self._latest += indices
         if self._dataset is not None:
             self._tell(indices)
