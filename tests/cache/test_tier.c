@@ -660,7 +660,7 @@ static void share_directory(mode_t mode)
 /* Runs a function as another user.  Returns its result, 0 .. 98. */
 static int as_user(uid_t uid, bool member, int (*run)(void))
 {
-	int status;
+	int status = 0;
 	pid_t child = fork();
 	if (child == 0) {
 		const gid_t group = GROUP;
