@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shards in a place that may only be read, and their index in a file of this host: `mkshard index -o`, index=FILE."""
 
+import errno
 import json
 import os
 import shlex
@@ -15,6 +16,7 @@ from helpers import datasets, tools
 from helpers.private import Private
 from helpers.waiting import wait_until
 from mount import control
+from mount.control import wait_for_log
 
 PLACES = ["directory", "http", "s3"]
 
@@ -149,6 +151,24 @@ def test_a_killed_server_opens_the_same_index(shards, scratch, mount):
     os.rename(scratch / "other.ddpfs", index)
     assert contents(m.path) == shards.files
     assert "another dataset lies there now" in fails("restart", m.path, program="ddpfs")
+
+
+@pytest.mark.parametrize("shards", PLACES[:2], indirect=True)
+def test_an_index_that_is_cut_under_a_mount_is_said(shards, scratch, mount):
+    """As for an index that lies with its shards (mount/test_index_lost.py): right bytes or an error, and the server lives."""
+    index, _ = indexed(shards, scratch)
+    m = mount(shards.name, f"index={index},view=all,memory=64M")
+    server = m.server_pid()
+    os.truncate(index, 4096)
+    errors = set()
+    for name, data in shards.files.items():
+        try:
+            assert (m.path / name).read_bytes() == data
+        except OSError as error:
+            errors.add(error.errno)
+    assert errors and errors <= {errno.ESTALE, errno.EIO}
+    assert "somebody wrote into it" in wait_for_log(m, f"'{index}' ")
+    assert m.server_pid() == server
 
 
 @pytest.mark.parametrize("shards", ["http"], indirect=True)
