@@ -11,7 +11,7 @@ import pytest
 from helpers import tools
 from trainers import heavy, launch
 
-CLASSES, PER_CLASS, OPENS = 20, 500, 1000
+CLASSES, PER_CLASS, OPENS = 200, 500, 1000
 PATHS = [f"class_{c:04d}/item_{i:06d}.bin" for c in range(CLASSES) for i in range(PER_CLASS)]
 N = len(PATHS)
 
@@ -217,8 +217,8 @@ def test_a_shuffle_buffer_with_a_likely_seed_is_no_random_sample(recognise, seed
 
 
 def test_a_sample_of_a_ranks_part_is_no_shuffle_buffer(recognise):
-    part = random.Random(7).sample(range(N // 10), N // 10)
-    (track,) = recognise(part[:OPENS])
+    part = random.Random(7).sample(range(1000), 1000)
+    (track,) = recognise(part, PATHS[:10**4])
     assert "Python random.sample, seed+epoch 7" in track["text"]
     assert track["after"] <= 96
     assert track["now"] == [PATHS[i] for i in part]
@@ -228,6 +228,24 @@ DALI = {
     "DALI random_shuffle": {"random_shuffle": True, "initial_fill": 1},  # a buffer of one file: given out as they are opened
     "DALI shuffle_after_epoch, epoch 1": {"shuffle_after_epoch": True},
 }
+DALI_SHARDS = {  # of 4: the options, and what the recogniser says
+    "a shuffle, from the second quarter on": ({"random_shuffle": True, "initial_fill": 1}, "DALI random_shuffle"),
+    "the second quarter of a shuffle, four times": (
+        {"random_shuffle": True, "initial_fill": 1, "stick_to_shard": True},
+        "DALI random_shuffle, rank 1 of 4 in contiguous parts"),
+    "the second quarter of four shuffles": (
+        {"shuffle_after_epoch": True}, "DALI shuffle_after_epoch, epoch 4, rank 1 of 4 in contiguous parts"),
+}
+
+
+def opens_of_dali(scratch, paths, options):
+    for path in paths:
+        os.makedirs(scratch / "files" / os.path.dirname(path), exist_ok=True)
+        (scratch / "files" / path).write_bytes(path.encode())
+    (scratch / "list").write_text("".join(f"{scratch / 'files' / path}\n" for path in paths))
+    order = json.loads(heavy.run(launch.HERE / "dali_order.py", scratch / "list", json.dumps(options)).stdout)
+    print("DALI", order["version"])
+    return order["opens"]
 
 
 @pytest.mark.trainers
@@ -235,12 +253,20 @@ DALI = {
 def test_dali(recognise, scratch, text):
     heavy.need("nvidia-dali-cuda120")
     few = PATHS[:2 * PER_CLASS]
-    for path in few:
-        os.makedirs(scratch / "files" / os.path.dirname(path), exist_ok=True)
-        (scratch / "files" / path).write_bytes(path.encode())
-    (scratch / "list").write_text("".join(f"{scratch / 'files' / path}\n" for path in few))
-    order = json.loads(heavy.run(launch.HERE / "dali_order.py", scratch / "list", json.dumps(DALI[text])).stdout)
-    print("DALI", order["version"])
-    assert sorted(order["epoch"]) == sorted(few)
-    (track,) = recognise([PATHS.index(path) for path in order["epoch"]], few)
+    opens = opens_of_dali(scratch, few, DALI[text])
+    assert sorted(opens) == few
+    (track,) = recognise([PATHS.index(path) for path in opens], few)
     assert track["text"].startswith(text)
+
+
+@pytest.mark.trainers
+@pytest.mark.parametrize("what", DALI_SHARDS)
+def test_a_shard_of_dali(recognise, scratch, what):
+    heavy.need("nvidia-dali-cuda120")
+    few = PATHS[:4 * PER_CLASS]
+    options, text = DALI_SHARDS[what]
+    opens = opens_of_dali(scratch, few, {"shard_id": 1, "num_shards": 4, **options})
+    (track,) = recognise([PATHS.index(path) for path in opens], few)
+    assert track["text"] == text
+    assert track["after"] <= 128
+    assert track["opens"] >= 0.99 * len(opens)

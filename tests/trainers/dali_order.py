@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order in which DALI's file reader opens files that hold their own names.  dali_order.py LIST OPTIONS
 
-LIST: a file with the paths, one a line.  OPTIONS: readers.file's, as JSON.  Prints one epoch and DALI's version as JSON."""
+LIST: a file with the paths, one a line.  OPTIONS: readers.file's, as JSON.  Prints DALI's version and as many opens as
+the list has files, as JSON."""
 
 import json
 import sys
@@ -20,5 +21,5 @@ def read():
 
 pipe = read(prefetch_queue_depth=1)
 pipe.build()
-epoch = [bytes(sample).decode() for _ in range(len(files) // 50) for sample in pipe.run()[0]]
-print(json.dumps({"version": dali.__version__, "epoch": epoch}))
+opens = [bytes(sample).decode() for _ in range(len(files) // 50) for sample in pipe.run()[0]]
+print(json.dumps({"version": dali.__version__, "opens": opens}))
