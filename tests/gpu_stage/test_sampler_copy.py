@@ -353,6 +353,24 @@ def test_several_files_an_item(mount, pack, scratch, recorder, how):
     wait_until(lambda: recorder.latest() == expected)  # the first list may have the first files only
 
 
+def test_both_files_of_an_item_are_announced_in_each_epoch(mount, pack, scratch, recorder):
+    """Also where no list and no name tells the mask, and the draws of an epoch are others than those of the first."""
+    for kind in "images", "masks":
+        (scratch / "pairs" / kind).mkdir(parents=True)
+        for i in range(60):
+            (scratch / "pairs" / kind / f"{i:02d}").write_text("x")
+    root = mount(pack(scratch / "pairs"), "view=all").path
+    images = [str(root / "images" / f"{i:02d}") for i in range(60)]
+    dataset = Items(60, lambda i: [images[i], images[i].replace("images", "masks")], files=images)
+    loader = ddpfs.torch.follow(DataLoader(dataset, 4, shuffle=True))
+    for _ in range(3):
+        recorder.told.clear()
+        iterator = iter(loader)
+        next(iterator)
+        wait_until(lambda: len(set(recorder.latest())) == 120)
+        assert len(list(iterator)) == 14
+
+
 class Slow(Files):
     """A dataset that hangs in forked children when it has read a file, and says so before."""
 
@@ -518,6 +536,26 @@ def test_a_sampler_without_end_is_copied_at_each_permutation(place, recorder, mo
     drawn = names_of(dataset, place, got[0])
     assert recorder.latest() == drawn[510:1000] + drawn[1010:1500] + drawn[1510:]
     wait_until(lambda: recorder.ended() == list(recorder.lists()))  # once, as the iterator is gone
+
+
+def test_a_list_ends_if_nothing_more_can_be_known(place, recorder):
+    """The training begins to draw from the state that the sampler takes each index from."""
+    def draw(_):
+        while True:
+            yield int(torch.randint(100, ()))
+
+    iterator = iter(ddpfs.torch.follow(DataLoader(Files(place), 1, sampler=Drawn(draw, 100))))
+    for step in range(400):
+        if step == 140:
+            wait_until(lambda: len(recorder.names()) >= 1024)
+        if step >= 150:
+            draw_some()
+        next(iterator)
+        if recorder.ended():
+            break
+        if step > 150:
+            time.sleep(0.02)
+    assert recorder.ended() == list(recorder.lists())
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -713,6 +751,24 @@ def test_a_trainer_that_waits_for_any_child_is_as_without(place, recorder):
 
 def children():
     return {pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
+
+
+def test_a_trainer_may_have_closed_descriptors(place):
+    """The copy's pipe may then have any small number."""
+    script = f"""
+import os
+import sys
+import time
+os.close(0), os.close(1)
+sys.path[:0] = {[str(tools.ROOT / "gpu_stage" / "python"), str(Path(__file__).parents[1])]}
+from gpu_stage import test_sampler_copy as here
+loader = here.ddpfs.torch.follow(here.DataLoader(here.Files({str(place)!r}), 8, shuffle=True))
+iterator = iter(loader)
+next(iterator)
+while not here.tools.stat_json({str(place)!r})["announced"]:
+    time.sleep(0.05)
+"""
+    tools.run([sys.executable, "-c", script], env={"DDPFS_DEBUG": "1"}, timeout=120)
 
 
 def test_the_copy_can_do_no_harm(place, recorder, scratch, capfd):

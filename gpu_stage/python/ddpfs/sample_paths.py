@@ -268,6 +268,7 @@ class Trial:
             return self._unseen(lists, some)
         self._find_shared(some)
         self.several = any(len(self._unshared(paths)) > 1 for paths in whole.values())
+        some = list(whole) if self.several else some
         opened = {i: self._unshared(whole.get(i) or self._try(i)) for i in some}
         counts = Counter(map(len, filter(None, opened.values())))
         if not counts:

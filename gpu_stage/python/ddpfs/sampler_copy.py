@@ -159,11 +159,12 @@ def _confine(parent, pipe, keep):
     libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os._exit(0)
+    os.setpgid(0, 0)  # a Reader's processes are found by it, Copy.close()
     libc.prctl(15, b"ddpfs-copy", 0, 0, 0)  # PR_SET_NAME
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    pipe = fcntl.fcntl(pipe, fcntl.F_DUPFD, 3)  # it may be 0, 1 or 2 if the trainer has closed them
+    pipe = fcntl.fcntl(pipe, fcntl.F_DUPFD, 4)  # it may be 0 to 3 if the trainer has closed them
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1) if _DEBUG else (0, 1, 2):
         os.dup2(null, fd)
@@ -393,14 +394,14 @@ class Copy:
         for root in before.roots if before else ():
             self._shared.add_root(root)
         continued = before.roots if before and before.stopped else ()
+        work = draws, batched, dataset, paths, _recall(dataset), self.wary, continued
         state, parent = random.getstate(), os.getpid()  # the module random gives a forked child another state
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until the child has no handlers
         try:
             pid = os.fork()
             if pid == 0:
-                self._be_the_child(parent, state, child_end, draws, batched, dataset, paths, _recall(dataset), self.wary,
-                                   continued)
-            self._child = self._pidfd(pid)
+                self._be_the_child(parent, state, child_end, *work)
+            self._child, self._group = self._pidfd(pid), pid
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(child_end)
@@ -489,19 +490,22 @@ class Copy:
 
     def close(self):
         """Ends the child."""
-        if self._child is not None:
+        child, pipe, shared = self._child, self._pipe, self._shared
+        self._child = self._pipe = self._shared = None
+        if child is not None:
             try:
-                signal.pidfd_send_signal(self._child, signal.SIGKILL)
-                os.waitid(os.P_PIDFD, self._child, os.WEXITED)
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+                os.waitid(os.P_PIDFD, child, os.WEXITED)
+                while True:  # a Reader's process, if this process is the reaper of its container
+                    os.waitpid(-self._group, 0)
             except OSError:
                 pass  # somebody else has waited for it
-            os.close(self._child)
-        if self._pipe is not None:
-            os.close(self._pipe)
-        if self._shared is not None:
-            _remember(self._dataset, self._shared.noted())
-            self.roots = self._shared.roots()
-        self._child = self._pipe = self._shared = None
+            os.close(child)
+        if pipe is not None:
+            os.close(pipe)
+        if shared is not None:
+            self.roots = shared.roots()
+            _remember(self._dataset, shared.noted())
 
     def forget(self):
         """Ends the child.  The servers shall read nothing more ahead of what it has told them."""
@@ -615,7 +619,7 @@ class _Announcing:
             _count_wrong(iterator._index_sampler, 1)
         if copy.no_files:
             _count_wrong(iterator._dataset, WRONG_MAX)
-        if copy.wrong or copy.no_files:
+        if copy.wrong or copy.no_files or copy.stopped and not copy.agreed:
             copy.forget()
         if copy.wrong or copy.no_files or copy.stopped:
             self._copy = None
@@ -629,7 +633,7 @@ class _Announcing:
     def end(self, forget=False):
         copy, self._copy = self._copy, None
         if copy is not None and os.getpid() == self._pid:  # a worker is a forked copy of all this
-            copy.forget() if forget else copy.close()
+            copy.forget() if forget or copy.wary and not copy.agreed else copy.close()
 
     def __del__(self):
         if not sys.is_finalizing():
