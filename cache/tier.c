@@ -477,12 +477,34 @@ static int lock_directory(int dir_fd)
 	}
 }
 
-/* Says that the file must be of this user; rc is the errno. */
-static int say_whose(const char *dir, const struct stat *st, int rc, struct base_err *err)
+/* Tells whether a directory is its group's: the group may write to it, others may not, and files in it get the group.
+ * Directories made in such a one are such ones too, if the umask is 002. */
+static bool is_of_group(const struct stat *dir_st)
 {
+	return (dir_st->st_mode & (S_ISGID | S_IWGRP | S_IWOTH)) == (S_ISGID | S_IWGRP);
+}
+
+/* Tells whether a group shares the tiers of a directory: it is the group's, and has the sticky bit.  mkdir(2) passes on
+ * the set-group-id bit, but not the sticky one, so who made the directory meant it.  With the sticky bit, a member can
+ * neither rename nor remove the files of another.  fs.protected_regular=2 does not matter: it refuses O_CREAT for a
+ * file of another user in such a directory, and open_or_make gives O_CREAT only with O_EXCL. */
+static bool is_shared(const struct stat *dir_st)
+{
+	return is_of_group(dir_st) && (dir_st->st_mode & S_ISVTX);
+}
+
+/* Says that the file must be of this user; rc is the errno. */
+static int say_whose(const char *dir, const struct stat *dir_st, const struct stat *st, int rc, struct base_err *err)
+{
+	unsigned long uid = (unsigned long)st->st_uid;
+	if (is_of_group(dir_st) && !is_shared(dir_st))
+		return base_err_set(err, rc,
+		        "the tier in '%s' belongs to user %lu: give this user another directory, or let the group "
+		        "share this one: 'chmod +t %s'",
+		        base_quoted(dir), uid, base_quoted(dir));
 	return base_err_set(err, rc,
 	        "the tier in '%s' belongs to user %lu: give this user another directory, or run as user %lu",
-	        base_quoted(dir), (unsigned long)st->st_uid, (unsigned long)st->st_uid);
+	        base_quoted(dir), uid, uid);
 }
 
 /* Says that the user is no member of the directory's group. */
@@ -495,18 +517,18 @@ static int say_group(const char *dir, const struct stat *dir_st, struct base_err
 	        base_quoted(dir), (unsigned long)dir_st->st_gid, (unsigned long)geteuid());
 }
 
-/* Tells whether a group shares the tiers of a directory: who made it gave the group the right to write to it, and the
- * set-group-id bit, which nobody sets by accident.  Others must not be able to put a file of theirs there. */
-static bool is_shared(const struct stat *dir_st)
+/* Tells whether a file has the header of a tier, of any size. */
+static bool is_tier(int fd)
 {
-	return (dir_st->st_mode & (S_ISGID | S_IWGRP | S_IWOTH)) == (S_ISGID | S_IWGRP);
+	struct header h = { 0 };
+	return base_pread_full(fd, &h, sizeof(h), 0) == 0 && h.magic == MAGIC && h.check == check_of(&h);
 }
 
 /* Gives the file of a shared directory to the group.  The umask does not count.  Only the owner can, and only for a
- * file that has no second name: with one, it may be any file of this user. */
-static int share(int fd, const struct stat *dir_st, struct stat *st)
+ * tier: a member may have given any other file of this user that name, by rename(2) or link(2). */
+static int share(int fd, bool made, const struct stat *dir_st, struct stat *st)
 {
-	if (st->st_uid != geteuid() || st->st_nlink != 1 || !S_ISREG(st->st_mode))
+	if (st->st_uid != geteuid() || st->st_nlink != 1 || !S_ISREG(st->st_mode) || (!made && !is_tier(fd)))
 		return 0;
 	if (st->st_gid == dir_st->st_gid && (st->st_mode & 0777) == 0660)
 		return 0;
@@ -521,22 +543,26 @@ static int check_file(const char *dir, const struct stat *dir_st, const struct s
 {
 	bool group = is_shared(dir_st) && st->st_gid == dir_st->st_gid && (st->st_mode & 0060) == 0060;
 	if (st->st_uid != geteuid() && !group)
-		return say_whose(dir, st, -EPERM, err);
+		return say_whose(dir, dir_st, st, -EPERM, err);
 	if (!S_ISREG(st->st_mode) || (st->st_mode & 07) != 0 || (!group && (st->st_mode & 070) != 0))
 		return base_err_set(err, -EPERM,
 		        "'%s/tier' must be a regular file without access for others; remove it", base_quoted(dir));
 	if (is_shared(dir_st) && st->st_nlink != 1)
 		return base_err_set(
 		        err, -EPERM, "'%s/tier' must have no second name (hard link); remove it", base_quoted(dir));
+	if (is_shared(dir_st) && !group)
+		return base_err_set(
+		        err, -EPERM, "'%s/tier' is a file of this user, and no tier; move it away", base_quoted(dir));
 	return 0;
 }
 
 /* Opens the file, or makes it.  The caller has the lock on the directory. */
-static int open_or_make(int dir_fd, int flags, int *ret_fd)
+static int open_or_make(int dir_fd, int flags, bool *ret_made, int *ret_fd)
 {
 	int modes = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 	int fd = openat(dir_fd, "tier", modes);
-	if (fd < 0 && errno == ENOENT && (flags & O_CREAT))
+	*ret_made = fd < 0 && errno == ENOENT && (flags & O_CREAT);
+	if (*ret_made)
 		fd = openat(dir_fd, "tier", modes | O_CREAT | O_EXCL, 0600);
 	*ret_fd = fd;
 	return fd < 0 ? -errno : 0;
@@ -551,11 +577,11 @@ static int say_no_access(const char *dir, int dir_fd, const struct stat *dir_st,
 		return say_group(dir, dir_st, err);
 	if (rc == -EACCES && there && is_shared(dir_st) && (st.st_mode & 0060) != 0060)
 		return base_err_set(err, rc,
-		        "the tier in '%s' is still that of user %lu alone: the group gets it when this user uses it "
-		        "again; or remove it",
+		        "the tier in '%s' is still that of user %lu alone: the group gets it when this user uses or "
+		        "removes it",
 		        base_quoted(dir), (unsigned long)st.st_uid);
 	if (rc == -EACCES && there && st.st_uid != geteuid())
-		return say_whose(dir, &st, rc, err);
+		return say_whose(dir, dir_st, &st, rc, err);
 	return base_err_set(err, rc, "cannot open the tier in '%s': %s", base_quoted(dir), base_err_str(rc));
 }
 
@@ -566,6 +592,7 @@ static int open_locked(const char *dir, int flags, struct base_err *err, int *re
 	cleanup_close int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	cleanup_close int fd = -1;
 	struct stat dir_st = { 0 }, st = { 0 };
+	bool made = false;
 	int rc = dir_fd < 0 ? -errno : lock_directory(dir_fd);
 	if (rc == -ENOENT && (flags & O_CREAT))
 		return base_err_set(err, rc, "there is no directory '%s' for the tier: make it with 'mkdir -p %s'",
@@ -576,11 +603,11 @@ static int open_locked(const char *dir, int flags, struct base_err *err, int *re
 	if ((dir_fd < 0 ? stat(dir, &dir_st) : fstat(dir_fd, &dir_st)) < 0 && rc == 0)
 		rc = -errno;
 	if (rc == 0)
-		rc = open_or_make(dir_fd, flags, &fd);
+		rc = open_or_make(dir_fd, flags, &made, &fd);
 	if (rc == 0 && fstat(fd, &st) < 0)
 		rc = -errno;
 	if (rc == 0 && is_shared(&dir_st))
-		rc = share(fd, &dir_st, &st);
+		rc = share(fd, made, &dir_st, &st);
 	if (rc < 0)
 		return say_no_access(dir, dir_fd, &dir_st, rc, err);
 	rc = check_file(dir, &dir_st, &st, err);

@@ -32,9 +32,9 @@
  * So it replaces only what is used later, if it is used at all.  A put that tells nothing replaces no block of its
  * dataset.  If a block is put again for a later use, it moves to a segment of that use.
  *
- * The file belongs to one user (mode 0600).  If its directory has the set-group-id bit, and its group may write to it
- * but others may not, the file belongs to that group (0660), whatever the umask is.  Each member can then do all with
- * it.
+ * The file belongs to one user (mode 0600).  If its directory has the set-group-id bit and the sticky bit, and its
+ * group may write to it but others may not, the file belongs to that group (0660), whatever the umask is.  Each member
+ * can then do all with it but rename and remove it.  A file of this user that is no tier is not given to the group.
  *
  * Locks between processes are open file description locks on bytes behind the end of the file (fcntl(2)).  They end
  * with the process that holds them.  A child made by fork(2) shares them; it must close the descriptor or call exec.
@@ -98,9 +98,10 @@ struct cache_tier_fill {
  * made anew, and what it held is gone.
  * Returns 0, -EINVAL (size_bytes is out of range), -EBUSY (the tier has another size and another process uses it),
  * -ENOENT (there is no such directory), -EPERM or -EACCES (the file belongs to another user, or to a group of which
- * this one is no member), -EPERM (others may read or write it, it has a second name, or is no regular file),
- * -ENOSPC (the tier knows CACHE_TIER_DATASETS_MAX datasets, and all of them are in use), -ETIMEDOUT (for 10 s, another
- * process has been opening the tier), -ENOMEM, or an error of a system call; err says it in a sentence. */
+ * this one is no member), -EPERM (others may read or write it, it has a second name, or is no regular file; or the
+ * directory is shared, and it is a private file and no tier), -ENOSPC (the tier knows CACHE_TIER_DATASETS_MAX datasets,
+ * and all of them are in use), -ETIMEDOUT (for 10 s, another process has been opening the tier), -ENOMEM, or an error
+ * of a system call; err says it in a sentence. */
 int cache_tier_open(const char *dir, uint64_t size_bytes, const uint8_t identity[CACHE_TIER_IDENTITY],
         struct base_err *err, struct cache_tier **ret_tier);
 /* Closes the tier; its claims end.  NULL is fine. */

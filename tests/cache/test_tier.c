@@ -731,6 +731,22 @@ static int hears_of_the_owner(void)
 	return open_or_hear() ? 1 : strstr(said, "belongs to user 12345") == NULL;
 }
 
+static int hears_how_to_share(void)
+{
+	return open_or_hear() ? 1 : strstr(said, "let the group share this one: 'chmod +t ") == NULL;
+}
+
+static int hears_that_it_is_no_tier(void)
+{
+	struct cache_tier_fill fill;
+	static struct cache_tier_dataset all[CACHE_TIER_DATASETS_MAX];
+	struct base_err err = { 0 };
+	uint32_t n;
+	if (cache_tier_list(tier_dir, &err, all, &n, &fill) != -EPERM || !strstr(err.text, "and no tier; move it away"))
+		return 2;
+	return open_or_hear() ? 1 : strstr(said, "is a file of this user, and no tier; move it away") == NULL;
+}
+
 static int hears_that_it_is_still_private(void)
 {
 	return open_or_hear() ? 1 : strstr(said, "still that of user 12345 alone") == NULL;
@@ -745,7 +761,7 @@ static void members_of_a_group_share_the_tier_of_its_directory(void **state)
 {
 	struct stat st;
 	(void)state;
-	share_directory(02770);
+	share_directory(03770);
 	assert_int_equal(as_user(MEMBER, true, first_puts), 0);
 	assert_int_equal(stat(tier_file, &st), 0);
 	assert_true(st.st_uid == MEMBER && st.st_gid == GROUP && (st.st_mode & 07777) == 0660);
@@ -764,17 +780,18 @@ static void members_of_a_group_share_the_tier_of_its_directory(void **state)
 static void who_is_no_member_is_refused(void **state)
 {
 	(void)state;
-	share_directory(02775);
+	share_directory(03775);
 	assert_int_equal(as_user(ANOTHER, false, hears_of_the_group), 0); /* he cannot make one */
 	assert_int_equal(as_user(MEMBER, true, first_puts), 0);
 	assert_int_equal(as_user(ANOTHER, false, hears_of_the_group), 0);
-	assert_int_equal(chmod(tier_dir, 02770), 0);
+	assert_int_equal(chmod(tier_dir, 03770), 0);
 	assert_int_equal(as_user(ANOTHER, false, hears_of_the_group), 0);
 }
 
 static void a_directory_that_is_not_shared_has_a_private_tier(void **state)
 {
-	static const mode_t modes[] = { 0770, 02750, 02777 };
+	/* mkdir(2) in a directory of a group makes 02770 and 02775, if the umask is 007 or 002. */
+	static const mode_t modes[] = { 0770, 01770, 02750, 02770, 02775, 03750, 03777 };
 	struct stat st;
 	(void)state;
 	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
@@ -784,6 +801,8 @@ static void a_directory_that_is_not_shared_has_a_private_tier(void **state)
 		assert_int_equal(as_user(MEMBER, true, first_puts), 0);
 		assert_true(stat(tier_file, &st) == 0 && (st.st_mode & 0777) == 0600);
 		assert_int_equal(as_user(ANOTHER, true, hears_of_the_owner), 0);
+		if (modes[i] == 02770 || modes[i] == 02775)
+			assert_int_equal(as_user(ANOTHER, true, hears_how_to_share), 0);
 		unlink(tier_file);
 	}
 }
@@ -794,7 +813,7 @@ static void a_private_tier_is_shared_when_its_owner_opens_it_in_a_shared_directo
 	(void)state;
 	share_directory(0770);
 	assert_int_equal(as_user(MEMBER, true, first_puts), 0);
-	assert_int_equal(chmod(tier_dir, 02770), 0);
+	assert_int_equal(chmod(tier_dir, 03770), 0);
 	assert_int_equal(as_user(ANOTHER, true, hears_that_it_is_still_private), 0);
 	/* A file with two names may be any file of this user. */
 	snprintf(second, sizeof(second), "%s/second", tier_dir);
@@ -803,6 +822,47 @@ static void a_private_tier_is_shared_when_its_owner_opens_it_in_a_shared_directo
 	assert_int_equal(as_user(ANOTHER, true, hears_that_it_is_still_private), 0);
 	assert_int_equal(unlink(second), 0);
 	assert_int_equal(as_user(MEMBER, true, first_puts), 0);
+	assert_int_equal(as_user(ANOTHER, true, second_gets_and_puts), 0);
+}
+
+/* As a member can, by rename(2), if the file's own directory lets him. */
+static void a_private_file_that_got_the_name_of_a_tier_stays_private(void **state)
+{
+	static const char *const texts[] = { "", "a secret of the user", NULL };
+	char name[sizeof(tier_file) + 8], text[32] = { 0 };
+	struct stat st;
+	(void)state;
+	share_directory(03770);
+	snprintf(name, sizeof(name), "%s/private", tier_dir);
+	for (size_t i = 0; texts[i]; i++) {
+		int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+		ssize_t len = (ssize_t)strlen(texts[i]);
+		assert_true(fd >= 0 && write(fd, texts[i], (size_t)len) == len && fchown(fd, MEMBER, GROUP) == 0);
+		close(fd);
+		assert_int_equal(rename(name, tier_file), 0);
+		assert_int_equal(as_user(MEMBER, true, hears_that_it_is_no_tier), 0);
+		assert_int_equal(as_user(ANOTHER, true, hears_that_it_is_still_private), 0);
+		assert_true(stat(tier_file, &st) == 0 && (st.st_mode & 07777) == 0600);
+		fd = open(tier_file, O_RDONLY);
+		assert_true(fd >= 0 && read(fd, text, sizeof(text)) == len && memcmp(text, texts[i], (size_t)len) == 0);
+		close(fd);
+		unlink(tier_file);
+	}
+}
+
+static int renames_the_tier(void)
+{
+	char name[sizeof(tier_file) + 8];
+	snprintf(name, sizeof(name), "%s/other", tier_dir);
+	return rename(tier_file, name) == 0 || unlink(tier_file) == 0;
+}
+
+static void a_member_cannot_rename_the_tier_of_another(void **state)
+{
+	(void)state;
+	share_directory(03770);
+	assert_int_equal(as_user(MEMBER, true, first_puts), 0);
+	assert_int_equal(as_user(ANOTHER, true, renames_the_tier), 0);
 	assert_int_equal(as_user(ANOTHER, true, second_gets_and_puts), 0);
 }
 
@@ -1027,6 +1087,8 @@ int main(void)
 		TEST(who_is_no_member_is_refused),
 		TEST(a_directory_that_is_not_shared_has_a_private_tier),
 		TEST(a_private_tier_is_shared_when_its_owner_opens_it_in_a_shared_directory),
+		TEST(a_private_file_that_got_the_name_of_a_tier_stays_private),
+		TEST(a_member_cannot_rename_the_tier_of_another),
 	};
 	return cmocka_run_group_tests_name("cache/tier", tests, NULL, NULL);
 }

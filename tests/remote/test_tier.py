@@ -328,7 +328,7 @@ def test_two_ranks_fetch_small_files_once_in_any_order(build_dir, scratch, http_
 
 
 def test_mounts_of_two_users_of_a_group_share_a_tier(build_dir, pack, scratch):
-    """Its directory has the set-group-id bit and belongs to the group.  Root's mount without that group is refused."""
+    """Its directory is the group's, with the set-group-id and the sticky bit.  Root's mount without that group is refused."""
     if not shutil.which("fusermount3"):
         pytest.skip("fusermount3 is not installed")
     files = datasets.write_tree(scratch / "source", classes=2, per_class=50, sizes=(20_000,))
@@ -337,7 +337,7 @@ def test_mounts_of_two_users_of_a_group_share_a_tier(build_dir, pack, scratch):
         path.chmod(path.stat().st_mode | 0o555)
     done = Private(scratch).run(f"""
         umask 077
-        install -d -m 2770 -g 23456 tier
+        install -d -m 3770 -g 23456 tier
         options="view=all,layout=tree,memory=16M,tier=$PWD/tier,tier_size=64M"
         for user in 1 65534; do  # fusermount3 wants them to have names
             as="setpriv --reuid=$user --regid=$user --groups=23456"

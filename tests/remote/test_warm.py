@@ -62,7 +62,7 @@ def test_a_second_user_of_a_group_finds_what_the_first_one_fetched(stored, scrat
         pytest.skip("other users cannot run programs of this build folder")
     scratch.chmod(0o711)
     os.chown(place, 0, GROUP)
-    place.chmod(0o2770)
+    place.chmod(0o3770)
 
     def run(user, *arguments, groups=(GROUP,)):
         indexes = scratch / f"indexes{user}"
