@@ -132,7 +132,8 @@ struct tier_io {
 
 	_Atomic uint64_t waited, skipped, look_up_ns;
 	/* How many reads have claimed a block, by the hash of its key.  Claims exclude other processes only.  Of a
-	 * process, two reads can fetch the same block if it lies in a gap of one of them. */
+	 * process, two reads can fetch the same block if it lies in a gap of one of them.  4 MiB of memory soon after
+	 * the tier is used, because the hash spreads blocks over all pages. */
 	_Atomic uint32_t *marks;
 	struct tier_read reads[PREFETCH_OPS_MAX];
 	struct fetch fetches[PREFETCH_OPS_MAX];
@@ -267,7 +268,7 @@ static void unmark(struct tier_io *t, const struct tier_read *read, uint32_t fir
 }
 
 /* Marks a run of parts.  Returns false, and marks none, if another read of this process fetches one of them.  Two
- * wanted ones are never the same block.  Seldom, two blocks have the same counter: then one waits, or is LEFT. */
+ * wanted ones are never the same block.  Seldom, two blocks have the same counter: then it is as if they were one. */
 static bool mark(struct tier_io *t, const struct tier_read *read, uint32_t first, uint32_t end)
 {
 	for (uint32_t i = first; i < end; i++) {
@@ -288,12 +289,12 @@ static void unclaim(struct tier_io *t, const struct tier_read *read, uint32_t fi
 	unmark(t, read, first, end);
 }
 
-/* Claims a run of missed blocks: all of them or, after -EAGAIN, none. */
+/* Claims a run of missed blocks: all of them or, after -EAGAIN or -EBUSY, none. */
 static int claim(struct tier_io *t, struct tier_read *read, uint32_t first, uint32_t end)
 {
 	uint32_t at = read->parts[first].at;
 	if (!mark(t, read, first, end))
-		return -EAGAIN;
+		return -EBUSY; /* another read of this process fetches one of them */
 	int rc = cache_tier_claim(t->tier, read->op->shard, read->op->offset + at, claim_end(read, end - 1) - at);
 	if (rc < 0) {
 		unmark(t, read, first, end);
@@ -313,8 +314,9 @@ static int claim(struct tier_io *t, struct tier_read *read, uint32_t first, uint
 	return 0;
 }
 
-/* Claims a run of missed blocks, as many as it can.  The others become THEIRS, or UNCLAIMED if they were waited for
- * long enough (late); those of gaps LEFT. */
+/* Claims a run of missed blocks, as many as it can.  The others become THEIRS.  They become UNCLAIMED if they
+ * were waited for long enough (late), or if a reader waits for them and another read of this process fetches them.
+ * Those of gaps become LEFT. */
 static void claim_run(struct tier_io *t, struct tier_read *read, uint32_t first, uint32_t end, bool late)
 {
 	struct part *part = &read->parts[first];
@@ -329,7 +331,10 @@ static void claim_run(struct tier_io *t, struct tier_read *read, uint32_t first,
 	} else if (part->gap) {
 		part->state = LEFT;
 	} else {
-		part->state = rc == -EAGAIN && !(again && late) ? THEIRS : UNCLAIMED;
+		/* Another read of this process may be slow, and is stored after those before it.  A reader does not
+		 * wait for it. */
+		bool wait = rc == -EAGAIN || (rc == -EBUSY && !read->op->urgent);
+		part->state = wait && !(again && late) ? THEIRS : UNCLAIMED;
 	}
 }
 
@@ -373,7 +378,7 @@ static void add_gaps(struct tier_io *t, struct tier_read *read)
 				.gap = true,
 			};
 			if (!add_part(read, &part))
-				return; /* nothing is between the parts that follow */
+				break; /* those that were found count */
 		}
 	}
 	if (read->n_parts > wanted)
@@ -409,7 +414,7 @@ static void look_at_gap(struct tier_io *t, struct tier_read *read, uint32_t firs
 	for (uint32_t i = first; i < end; i++) {
 		struct part *part = &read->parts[i];
 		bool used = !t->uses || cache_tier_uses_of(t->uses, part->epoch, &part->block);
-		if (cache_tier_has(t->tier, &part->block)) {
+		if (used && cache_tier_has(t->tier, &part->block)) {
 			set_gap(read, first, end, LEFT);
 			return;
 		}
@@ -919,7 +924,7 @@ int prefetch_io_tier(const struct shard_index *index, struct cache_tier *tier, s
 	struct tier_io *t = calloc(1, sizeof(*t));
 	if (!t)
 		return -ENOMEM;
-	t->marks = calloc(MARKS, sizeof(t->marks[0])); /* most of these pages are never touched */
+	t->marks = calloc(MARKS, sizeof(t->marks[0]));
 	if (!t->marks) {
 		free(t);
 		return -ENOMEM;

@@ -45,6 +45,8 @@ struct source {
 	uint64_t end;  /* bytes of the file */
 	bool wrong;    /* it gives other bytes */
 	off_t claimed; /* bytes of the first claim, when the latest read was submitted */
+	unsigned hold; /* the first so many reads do not come back */
+	struct prefetch_op *held;
 } source;
 
 /* Returns the bytes of the first claim in the tier; 0: there is none. */
@@ -71,8 +73,9 @@ static void source_submit(struct prefetch_io_backend *io, struct prefetch_op *op
 		memcpy(op->data, truth + op->offset, (size_t)op->res);
 	if (op->res > 0 && source.wrong)
 		memset(op->data, 0x55, (size_t)op->res);
-	op->next = source.done;
-	source.done = op;
+	struct prefetch_op **list = source.reads <= source.hold ? &source.held : &source.done;
+	op->next = *list;
+	*list = op;
 }
 
 static void source_wait(struct prefetch_io_backend *io, int64_t timeout_ns, struct prefetch_op **ret_done)
@@ -565,6 +568,59 @@ static void two_reads_of_a_process_fetch_a_file_once(void **state)
 	dataset_free(&dataset);
 }
 
+/* Waits for the reads of a backend until some have come, or a while.  Returns them. */
+static struct prefetch_op *some_done(struct prefetch_io_backend *io)
+{
+	struct prefetch_op *done;
+	source_wake(&source.base); /* it has no timeout */
+	prefetch_io_wait(io, 1000000, &done);
+	return done;
+}
+
+static void a_reader_does_not_wait_for_a_slow_read_of_this_process(void **state)
+{
+	(void)state;
+	const struct prefetch_object object = { .fd = -1, .align = 1 };
+	struct prefetch_block_list lists[2] = { STAILQ_HEAD_INITIALIZER(lists[0]), STAILQ_HEAD_INITIALIZER(lists[1]) };
+	struct prefetch_io_backend *io;
+	struct prefetch_op ops[2], *done = NULL;
+	begin_dataset();
+	assert_int_equal(prefetch_io_tier(dataset.index, tier, NULL, &source.base, &io), 0);
+	STAILQ_INSERT_TAIL(&lists[0], &blocks[0], link);
+	STAILQ_INSERT_TAIL(&lists[0], &blocks[2], link);
+	STAILQ_INSERT_TAIL(&lists[1], &blocks[1], link); /* it lies in the gap of the other */
+	for (uint32_t k = 0; k < 2; k++)
+		ops[k] = (struct prefetch_op){ .object = &object,
+			.data = data + k * 3 * FILE_LEN,
+			.offset = k * FILE_LEN,
+			.len = k ? FILE_LEN : 3 * FILE_LEN,
+			.blocks = &lists[k],
+			.gap_bytes = 1 << 20,
+			.urgent = k == 1 };
+	source.hold = 1;
+	prefetch_io_submit(io, &ops[0]);
+	while (!source.reads)
+		assert_null(some_done(io));
+	uint64_t since_ns = base_now_ns();
+	prefetch_io_submit(io, &ops[1]);
+	while (!done)
+		done = some_done(io);
+	assert_ptr_equal(done, &ops[1]);
+	assert_null(done->next);
+	assert_true(base_now_ns() - since_ns < UINT64_C(8000000000)); /* blocks of others are waited for, 10 s */
+	assert_memory_equal(data + 3 * FILE_LEN, truth + FILE_LEN, FILE_LEN);
+	assert_int_equal(source.reads, 2);
+	source.done = source.held;
+	for (done = NULL; !done;)
+		done = some_done(io);
+	assert_ptr_equal(done, &ops[0]);
+	prefetch_io_free(io);
+	assert_int_equal(read_slots(7), 0); /* all are there */
+	assert_int_equal(source.reads, 2);
+	assert_int_equal(first_claim(), 0);
+	dataset_free(&dataset);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -587,6 +643,7 @@ int main(void)
 		TEST(a_gap_that_another_process_fetches_is_not_fetched),
 		TEST(files_between_that_are_not_stored_are_unused),
 		TEST(two_reads_of_a_process_fetch_a_file_once),
+		TEST(a_reader_does_not_wait_for_a_slow_read_of_this_process),
 	};
 	return cmocka_run_group_tests_name("prefetch/io_tier", tests, NULL, NULL);
 }
