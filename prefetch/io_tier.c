@@ -399,6 +399,16 @@ static void set_gap(struct tier_read *read, uint32_t first, uint32_t end, int st
 		read->parts[i].state = state;
 }
 
+/* Changes the next use of a block of a gap, which is read at the time `now` (0: not known): another rank of the host
+ * uses it in this epoch, unless it has done so.  When it does, the block moves to the use that follows. */
+static void set_use_of_gap(struct cache_tier_block *block, uint32_t now)
+{
+	if (block->next && block->now >= now)
+		block->next = block->now;
+	if (block->next && now)
+		block->now = now;
+}
+
 /* Decides whether the parts of a gap, [first, end), are claimed (MISSED) with the wanted ones on both sides. */
 static void look_at_gap(struct tier_io *t, struct tier_read *read, uint32_t first, uint32_t end, bool all_missed)
 {
@@ -414,6 +424,7 @@ static void look_at_gap(struct tier_io *t, struct tier_read *read, uint32_t firs
 	for (uint32_t i = first; i < end; i++) {
 		struct part *part = &read->parts[i];
 		bool used = !t->uses || cache_tier_uses_of(t->uses, part->epoch, &part->block);
+		set_use_of_gap(&part->block, before->block.now);
 		if (used && cache_tier_has(t->tier, &part->block)) {
 			set_gap(read, first, end, LEFT);
 			return;

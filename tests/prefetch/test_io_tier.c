@@ -15,12 +15,14 @@
 
 #include "cache/cache.h"
 #include "cache/tier.h"
+#include "cache/tier_uses.h"
 #include "prefetch/engine.h"
 #include "prefetch/prefetch.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/clock.h"
 #include "shard/base/io.h"
 #include "shard/block_sum.h"
+#include "shard/view.h"
 #include "tests/cache/tier_dir.h"
 #include "tests/prefetch/dataset.h"
 
@@ -427,25 +429,30 @@ static void blocks_that_others_fetch_are_waited_for(void **state)
 enum { FILES = 40, FILE_LEN = 4096 };
 static struct dataset dataset; /* one shard, files back to back */
 
-/* Makes the dataset.  The source has its shard; blocks[i] is that of storage slot i. */
-static void begin_dataset(void)
+/* Makes a dataset.  The source has the first bytes of its shard; blocks[i] is that of storage slot i. */
+static void begin_dataset_of(uint32_t files, uint64_t len)
 {
-	static const uint64_t len = FILE_LEN;
 	char path[128];
-	dataset_new(&dataset, FILES, 1, &len, 1);
+	size_t bytes = files * len < sizeof(truth) ? files * len : sizeof(truth);
+	dataset_new(&dataset, files, 1, &len, 1);
 	dataset_shard_path(&dataset, 0, path);
 	int fd = open(path, O_RDONLY);
-	assert_true(fd >= 0 && read(fd, truth, sizeof(truth)) == FILES * FILE_LEN);
+	assert_true(fd >= 0 && read(fd, truth, bytes) == (ssize_t)bytes);
 	close(fd);
-	for (uint32_t slot = 0; slot < FILES; slot++) {
+	for (uint32_t slot = 0; slot < files; slot++) {
 		struct prefetch_block *b = &blocks[slot];
 		uint32_t sample, file;
 		assert_int_equal(shard_index_slot_sample(dataset.index, slot, &sample), 0);
 		assert_int_equal(shard_index_sample_first(dataset.index, sample, &file), 0);
 		*b = (struct prefetch_block){ .key = cache_block_key(file, 0) };
 		assert_int_equal(shard_index_block(dataset.index, file, 0, &b->offset, &b->len, &b->xxh3), 0);
-		assert_int_equal(b->offset, slot * FILE_LEN);
+		assert_int_equal(b->offset, slot * len);
 	}
+}
+
+static void begin_dataset(void)
+{
+	begin_dataset_of(FILES, FILE_LEN);
 }
 
 /* Reads the files of some slots (a bit each) as one read, with a gap of any size.  Returns how many bytes came between
@@ -621,6 +628,99 @@ static void a_reader_does_not_wait_for_a_slow_read_of_this_process(void **state)
 	dataset_free(&dataset);
 }
 
+enum { MANY = 600, LARGE = 128 << 10, EPOCH = CACHE_TIER_EPOCH }; /* files that do not fit the tier */
+
+/* Returns block `slot`, with its uses from an epoch on.  *ret_used may be NULL. */
+static struct cache_tier_block uses_of(struct cache_tier_uses *uses, uint64_t epoch, uint32_t slot, bool *ret_used)
+{
+	struct cache_tier_block block = { .key = blocks[slot].key, .xxh3 = blocks[slot].xxh3, .len = blocks[slot].len };
+	bool used = cache_tier_uses_of(uses, epoch, &block);
+	if (ret_used)
+		*ret_used = used;
+	return block;
+}
+
+/* Finds a slot and an epoch in which the host uses the slot, after the one before it; the slots on both sides are used
+ * in the next epoch again, and the slot itself, if at all, later. */
+static uint32_t find_slot(struct cache_tier_uses *uses, uint64_t *ret_epoch)
+{
+	for (uint64_t epoch = 0; epoch < 10000; epoch++)
+		for (uint32_t slot = 1; slot <= 3; slot++) {
+			bool used;
+			const struct cache_tier_block before = uses_of(uses, epoch, slot - 1, NULL),
+			                              after = uses_of(uses, epoch, slot + 1, NULL),
+			                              gap = uses_of(uses, epoch, slot, &used);
+			*ret_epoch = epoch;
+			if (used && gap.now > before.now && gap.next > (epoch + 2) * EPOCH &&
+			        before.next <= (epoch + 2) * EPOCH && after.next <= (epoch + 2) * EPOCH)
+				return slot;
+		}
+	fail_msg("no such slot");
+	return 0;
+}
+
+/* Fills the tier with blocks that are used in the epoch after the next. */
+static void fill_for(uint64_t epoch)
+{
+	static uint8_t bytes[LARGE];
+	struct cache_tier_block block = { .xxh3 = shard_block_sum(bytes, LARGE),
+		.len = LARGE,
+		.now = (uint32_t)(epoch * EPOCH + 1),
+		.next = (uint32_t)((epoch + 2) * EPOCH + 1) };
+	int rc = 0;
+	for (uint32_t i = 0; rc == 0; i++) {
+		block.key = cache_block_key(MANY + i, 0);
+		rc = cache_tier_put(tier, &block, bytes);
+	}
+	assert_int_equal(rc, -ENOBUFS);
+}
+
+/* Its next use is that of the other rank, in this epoch, and not the one of the epoch after the next. */
+static void a_full_tier_takes_what_another_rank_uses_in_this_epoch(void **state)
+{
+	(void)state;
+	const struct shard_view_options options = { .world = 3, .order = SHARD_ORDER_FULL, .seed = 5 };
+	const struct prefetch_object object = { .fd = -1, .align = 1 };
+	struct prefetch_block_list list = STAILQ_HEAD_INITIALIZER(list);
+	struct prefetch_io_backend *io;
+	struct prefetch_op *done = NULL;
+	struct cache_tier_uses *uses;
+	struct shard_view *view;
+	struct base_err err = { 0 };
+	uint64_t epoch;
+	begin_dataset_of(MANY, LARGE);
+	assert_int_equal(shard_view_new(dataset.index, &options, &err, &view), 0);
+	assert_int_equal(cache_tier_uses_new(tier, view, &uses), 0);
+	assert_int_equal(cache_tier_uses_add(uses, 0), 0);
+	assert_int_equal(cache_tier_uses_add(uses, 1), 0); /* as if it were another process */
+	uint32_t slot = find_slot(uses, &epoch);
+	fill_for(epoch);
+	assert_int_equal(prefetch_io_tier(dataset.index, tier, uses, &source.base, &io), 0);
+	for (uint32_t i = slot - 1; i <= slot + 1; i += 2) {
+		blocks[i].epoch = epoch;
+		STAILQ_INSERT_TAIL(&list, &blocks[i], link);
+	}
+	struct prefetch_op op = { .object = &object,
+		.data = data,
+		.offset = (uint64_t)(slot - 1) * LARGE,
+		.len = 3 * LARGE,
+		.blocks = &list,
+		.gap_bytes = 1 << 20 };
+	prefetch_io_submit(io, &op);
+	while (!done)
+		prefetch_io_wait(io, -1, &done);
+	assert_int_equal(op.res, op.len);
+	prefetch_io_free(io);
+	for (uint32_t i = slot - 1; i <= slot + 1; i++) {
+		const struct cache_tier_block block = uses_of(uses, epoch, i, NULL);
+		assert_int_equal(cache_tier_get(tier, &block, data), 0);
+	}
+	assert_int_equal(op.unused_bytes, 0);
+	cache_tier_uses_free(uses);
+	shard_view_free(view);
+	dataset_free(&dataset);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -644,6 +744,7 @@ int main(void)
 		TEST(files_between_that_are_not_stored_are_unused),
 		TEST(two_reads_of_a_process_fetch_a_file_once),
 		TEST(a_reader_does_not_wait_for_a_slow_read_of_this_process),
+		TEST(a_full_tier_takes_what_another_rank_uses_in_this_epoch),
 	};
 	return cmocka_run_group_tests_name("prefetch/io_tier", tests, NULL, NULL);
 }
