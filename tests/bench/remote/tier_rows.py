@@ -147,9 +147,9 @@ def row_groups(env, build, store, packed, url):
 
 
 def two_ranks(env, build, store, packed, url, order):
-    """Returns the bytes that two mounts of a host fetch in an epoch / those of the shards."""
+    """Returns the bytes that two mounts of a host fetch in an epoch / those of the shards.  Prints the requests."""
     with Host(build, env.scratch, "two", max(2 * packed.bytes, TIER_MIN)) as host:
-        before = store.counts()[1]
+        requests, before = store.counts()
 
         def rank(number):
             with host.mounted(url, f"rank={number},world=2", order) as at:
@@ -160,6 +160,7 @@ def two_ranks(env, build, store, packed, url, order):
             one.start()
         for one in ranks:
             one.join()
+        print(f"two        {order}: {store.counts()[0] - requests} requests", flush=True)
         return (store.counts()[1] - before) / shards_of(packed)
 
 
