@@ -675,26 +675,33 @@ static void fill_for(uint64_t epoch)
 	assert_int_equal(rc, -ENOBUFS);
 }
 
-/* Its next use is that of the other rank, in this epoch, and not the one of the epoch after the next. */
-static void a_full_tier_takes_what_another_rank_uses_in_this_epoch(void **state)
+/* Makes the dataset, and the uses of a host of three. */
+static struct cache_tier_uses *begin_uses(struct shard_view **ret_view)
 {
-	(void)state;
 	const struct shard_view_options options = { .world = 3, .order = SHARD_ORDER_FULL, .seed = 5 };
+	struct cache_tier_uses *uses;
+	struct base_err err = { 0 };
+	begin_dataset_of(MANY, LARGE);
+	assert_int_equal(shard_view_new(dataset.index, &options, &err, ret_view), 0);
+	assert_int_equal(cache_tier_uses_new(tier, *ret_view, &uses), 0);
+	assert_int_equal(cache_tier_uses_add(uses, 0), 0);
+	return uses;
+}
+
+static void end_uses(struct cache_tier_uses *uses, struct shard_view *view)
+{
+	cache_tier_uses_free(uses);
+	shard_view_free(view);
+	dataset_free(&dataset);
+}
+
+/* Reads the files on both sides of a slot as one read.  Returns as read_slots. */
+static uint32_t read_around(struct cache_tier_uses *uses, uint64_t epoch, uint32_t slot)
+{
 	const struct prefetch_object object = { .fd = -1, .align = 1 };
 	struct prefetch_block_list list = STAILQ_HEAD_INITIALIZER(list);
 	struct prefetch_io_backend *io;
 	struct prefetch_op *done = NULL;
-	struct cache_tier_uses *uses;
-	struct shard_view *view;
-	struct base_err err = { 0 };
-	uint64_t epoch;
-	begin_dataset_of(MANY, LARGE);
-	assert_int_equal(shard_view_new(dataset.index, &options, &err, &view), 0);
-	assert_int_equal(cache_tier_uses_new(tier, view, &uses), 0);
-	assert_int_equal(cache_tier_uses_add(uses, 0), 0);
-	assert_int_equal(cache_tier_uses_add(uses, 1), 0); /* as if it were another process */
-	uint32_t slot = find_slot(uses, &epoch);
-	fill_for(epoch);
 	assert_int_equal(prefetch_io_tier(dataset.index, tier, uses, &source.base, &io), 0);
 	for (uint32_t i = slot - 1; i <= slot + 1; i += 2) {
 		blocks[i].epoch = epoch;
@@ -705,20 +712,49 @@ static void a_full_tier_takes_what_another_rank_uses_in_this_epoch(void **state)
 		.offset = (uint64_t)(slot - 1) * LARGE,
 		.len = 3 * LARGE,
 		.blocks = &list,
-		.gap_bytes = 1 << 20 };
+		.gap_bytes = 1 << 20,
+		.unused_bytes = LARGE };
 	prefetch_io_submit(io, &op);
 	while (!done)
 		prefetch_io_wait(io, -1, &done);
 	assert_int_equal(op.res, op.len);
 	prefetch_io_free(io);
+	return op.unused_bytes;
+}
+
+/* Its next use is that of the other rank, in this epoch, and not the one of the epoch after the next. */
+static void a_full_tier_takes_what_another_rank_uses_in_this_epoch(void **state)
+{
+	(void)state;
+	struct shard_view *view;
+	struct cache_tier_uses *uses = begin_uses(&view);
+	uint64_t epoch;
+	assert_int_equal(cache_tier_uses_add(uses, 1), 0); /* as if it were another process */
+	uint32_t slot = find_slot(uses, &epoch);
+	fill_for(epoch);
+	assert_int_equal(read_around(uses, epoch, slot), 0);
 	for (uint32_t i = slot - 1; i <= slot + 1; i++) {
 		const struct cache_tier_block block = uses_of(uses, epoch, i, NULL);
 		assert_int_equal(cache_tier_get(tier, &block, data), 0);
 	}
-	assert_int_equal(op.unused_bytes, 0);
-	cache_tier_uses_free(uses);
-	shard_view_free(view);
-	dataset_free(&dataset);
+	end_uses(uses, view);
+}
+
+static void a_file_between_that_no_rank_of_the_host_uses_does_not_split_a_read(void **state)
+{
+	(void)state;
+	struct shard_view *view;
+	struct cache_tier_uses *uses = begin_uses(&view);
+	uint64_t epoch = 0;
+	bool used = true;
+	while (epoch < 10000 && (uses_of(uses, epoch, 1, &used), used))
+		epoch++;
+	assert_false(used);
+	const struct cache_tier_block block = uses_of(uses, epoch, 1, NULL);
+	assert_int_equal(cache_tier_put(tier, &block, truth + LARGE), 0);
+	assert_int_equal(read_around(uses, epoch, 1), LARGE);
+	assert_int_equal(source.reads, 1);
+	end_uses(uses, view);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -745,6 +781,7 @@ int main(void)
 		TEST(two_reads_of_a_process_fetch_a_file_once),
 		TEST(a_reader_does_not_wait_for_a_slow_read_of_this_process),
 		TEST(a_full_tier_takes_what_another_rank_uses_in_this_epoch),
+		TEST(a_file_between_that_no_rank_of_the_host_uses_does_not_split_a_read),
 	};
 	return cmocka_run_group_tests_name("prefetch/io_tier", tests, NULL, NULL);
 }
