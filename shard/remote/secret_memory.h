@@ -2,7 +2,8 @@
 /* Memory that is not in a core (MADV_DONTDUMP), for what holds secrets.
  *
  * Blocks come from regions of 1 MiB, in sizes of which at most a fifth is lost, and return to a list for their size.  A
- * block of more than 256 KiB has a mapping of its own, which ends with it.  Regions are kept.
+ * block of more than 256 KiB has a mapping of its own, which ends with it; one that grows gets half more than was asked
+ * for.  Regions are kept.
  *
  * A build with a sanitizer takes all blocks from malloc(3), so that the sanitizer sees them; they are in a core.
  *
