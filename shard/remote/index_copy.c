@@ -142,8 +142,7 @@ static int copy(struct remote_client *client, struct remote_object *object, uint
 		for (struct remote_read *following; done; done = following) {
 			following = done->next;
 			running--;
-			int one = rc < 0 ? rc : write_done(client, fd, done, err);
-			rc = one;
+			rc = rc < 0 ? rc : write_done(client, fd, done, err);
 			done->res = 1;
 		}
 	}
