@@ -216,8 +216,21 @@ void remote_secret_use_in_libraries(void)
 		CRYPTO_set_mem_functions(crypto_alloc, crypto_realloc, crypto_free);
 }
 
+static void before_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
 CURLcode remote_secret_init_curl(void)
 {
+	/* Another thread may hold the lock while one forks: then the child could allocate nothing. */
+	if (pthread_atfork(before_fork, after_fork, after_fork) != 0)
+		return CURLE_OUT_OF_MEMORY;
 	return in_libraries ? curl_global_init_mem(CURL_GLOBAL_DEFAULT, remote_secret_alloc, remote_secret_free,
 	                              remote_secret_realloc, duplicate, zeroed)
 	                    : curl_global_init(CURL_GLOBAL_DEFAULT);

@@ -31,7 +31,8 @@ char *remote_secret_join(const char *first, const char *second, const char *last
  * library.
  * Without effect on what these libraries have allocated before. */
 void remote_secret_use_in_libraries(void);
-/* Initialises libcurl, with this memory if the function above was called. */
+/* Initialises libcurl, with this memory if the function above was called, and makes fork(2) leave the memory usable in
+ * the child.  Call it once. */
 CURLcode remote_secret_init_curl(void);
 
 static inline void remote_cleanup_secret(void *p)
