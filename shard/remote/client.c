@@ -488,13 +488,16 @@ static void tell_refused(struct remote_client *c, const struct transfer *t)
 	const struct remote_object *object = t->read->object;
 	const bool etags = object->etag[0] != 0;
 	const char *first = etags ? object->etag : object->modified, *now = etags ? t->etag : t->modified;
-	char text[256];
+	char text[256], quoted[2][44], key[164], encoding[16];
+	base_err_quote(first, quoted[0], sizeof(quoted[0]));
+	base_err_quote(*now ? now : "(none)", quoted[1], sizeof(quoted[1]));
+	base_err_quote(t->encoding, encoding, sizeof(encoding));
 	if (t->refused == -ESTALE && strcmp(first, now) != 0)
-		snprintf(text, sizeof(text), "'%.80s': the object was replaced: %s %.42s in place of %.42s%s%.12s%s",
-		        object->key, etags ? "ETag" : "Last-Modified", *now ? now : "(none)", first,
-		        t->encoding[0] ? " (Content-Encoding: " : "", t->encoding, t->encoding[0] ? ")" : "");
+		snprintf(text, sizeof(text), "'%s': the object was replaced: %s %s in place of %s%s%s%s",
+		        base_err_quote(object->key, key, 80), etags ? "ETag" : "Last-Modified", quoted[1], quoted[0],
+		        *encoding ? " (Content-Encoding: " : "", encoding, *encoding ? ")" : "");
 	else
-		snprintf(text, sizeof(text), "'%.160s': %s", object->key,
+		snprintf(text, sizeof(text), "'%s': %s", base_err_quote(object->key, key, sizeof(key)),
 		        t->refused == -ESTALE ? "the object was replaced: it has another size"
 		        : t->refused == -EIO  ? "the server answers with another range than it was asked for"
 		                              : "the server does not answer ranges");

@@ -18,7 +18,7 @@
 #include "shard/remote/uri.h"
 #include "shard/remote/xml.h"
 
-enum { HOST_MAX = 512 };
+enum { HOST_MAX = 512, CODE_MAX = 128 };
 
 #define FORM "application/x-www-form-urlencoded"
 
@@ -166,10 +166,10 @@ static int ask_sts(struct remote_credentials *c, const char *provider, const str
 	if (answer.status == 200) {
 		rc = take_xml(c, provider, answer.body, err);
 	} else {
-		cleanup_free char *code = remote_xml_element(answer.body, "Code", NULL);
+		char code[CODE_MAX];
+		remote_xml_quoted(answer.body, "Code", code, sizeof(code));
 		rc = base_err_set(err, -EACCES, "%s: STS refuses role '%s' (status %ld%s%s)", provider,
-		        base_err_quote(role, quoted, sizeof(quoted)), answer.status, code ? ", " : "",
-		        code ? code : "");
+		        base_err_quote(role, quoted, sizeof(quoted)), answer.status, *code ? ", " : "", code);
 	}
 	remote_answer_done(&answer);
 	return rc;

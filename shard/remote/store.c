@@ -19,6 +19,7 @@
 #include "shard/remote/credentials_agent.h"
 #include "shard/remote/sigv4.h"
 #include "shard/remote/uri.h"
+#include "shard/remote/xml.h"
 
 enum {
 	RENEW_AGAIN_S = 30, /* after a renewal that failed */
@@ -340,21 +341,17 @@ int remote_store_headers(struct remote_store *store, const char *url, const stru
 
 /* ---- ask ---- */
 
-/* Copies what stands behind a tag of the XML of S3's error: as "NoSuchBucket" behind "<Code>".  Empty if the answer has
- * no such tag. */
-static void copy_element(const struct remote_answer *answer, const char *tag, char element[CODE_MAX])
+/* Copies an element of the XML of S3's error, as "NoSuchBucket" of <Code>, for messages. */
+static void copy_element(const struct remote_answer *answer, const char *name, char element[CODE_MAX])
 {
-	const char *at = answer->body ? strstr(answer->body, tag) : NULL;
-	element[0] = 0;
-	if (at)
-		snprintf(element, CODE_MAX, "%.*s", (int)strcspn(at + strlen(tag), "<"), at + strlen(tag));
+	remote_xml_quoted(answer->body ? answer->body : "", name, element, CODE_MAX);
 }
 
 bool remote_store_passes(const struct remote_answer *answer)
 {
 	char code[CODE_MAX];
 	long status = answer->status;
-	copy_element(answer, "<Code>", code);
+	copy_element(answer, "Code", code);
 	return status == 429 || status == 408 || (status >= 500 && status != 501) ||
 	       (status == 400 && strcmp(code, "RequestTimeout") == 0); /* the store waited too long for the body */
 }
@@ -512,10 +509,10 @@ int remote_store_refusal(
         const struct remote_store *store, const char *key, const struct remote_answer *answer, struct base_err *err)
 {
 	char code[CODE_MAX], region[CODE_MAX], what[512], quoted[512];
-	copy_element(answer, "<Code>", code);
-	snprintf(region, sizeof(region), "%s", answer->region);
+	copy_element(answer, "Code", code);
+	base_err_quote(answer->region, region, sizeof(region));
 	if (!region[0] && (answer->status == 301 || answer->status == 400 || answer->status == 403))
-		copy_element(answer, "<Region>", region); /* AWS says it in the header, too; others only here */
+		copy_element(answer, "Region", region); /* AWS says it in the header, too; others only here */
 	base_err_quote(key ? key : "", quoted, sizeof(quoted));
 	snprintf(what, sizeof(what), "%s", key ? quoted : "the bucket");
 	const char *name = store->s3 ? store->location.bucket : store->origin;

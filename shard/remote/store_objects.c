@@ -25,6 +25,7 @@ enum {
 	PART_TIMEOUT_S = 900, /* for a part: 18 KB/s */
 	PART_STALL_S = 60,    /* for a part of which no byte moves, and for the answer to it */
 	MD5_TEXT = 25,        /* base64 of 16 bytes, and a NUL */
+	CODE_MAX = 128,       /* bytes of S3's error code, and a NUL */
 };
 
 /* Writes the key of a path, and refuses stores that only read. */
@@ -264,9 +265,10 @@ static int end_upload(struct upload *u, struct base_err *err)
 		return rc;
 	/* S3 can answer 200 and then find an error. */
 	if (strstr(answer.body, "<Error>")) {
-		cleanup_free char *code = remote_xml_element(answer.body, "Code", NULL);
+		char code[CODE_MAX];
+		remote_xml_quoted(answer.body, "Code", code, sizeof(code));
 		rc = base_err_set(err, -EIO, "%s: the upload of '%s' failed: %s", remote_store_name(u->store), u->key,
-		        code ? code : "no reason");
+		        *code ? code : "no reason");
 	}
 	remote_answer_done(&answer);
 	return rc;

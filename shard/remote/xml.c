@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shard/base/cleanup.h"
+#include "shard/base/err.h"
+
 /* Writes a character of Unicode as UTF-8.  Returns how many bytes it has: no more than its number in XML. */
 static size_t put_utf8(unsigned long number, char *to)
 {
@@ -72,4 +75,10 @@ char *remote_xml_element(const char *xml, const char *name, const char **ret_res
 	if (text)
 		decode(text);
 	return text;
+}
+
+void remote_xml_quoted(const char *xml, const char *name, char *room, unsigned size)
+{
+	cleanup_free char *text = remote_xml_element(xml, name, NULL);
+	base_err_quote(text ? text : "", room, size);
 }

@@ -13,4 +13,8 @@ char *remote_xml_element(const char *xml, const char *name, const char **ret_res
 /* The same, not decoded: for an element that holds others, whose texts are decoded when they are taken out of it. */
 char *remote_xml_outer(const char *xml, const char *name, const char **ret_rest);
 
+/* Copies the text of the first element <name> into room of `size` bytes, printable as base_err_quote makes it: for
+ * messages.  "": there is none, or no memory. */
+void remote_xml_quoted(const char *xml, const char *name, char *room, unsigned size);
+
 #endif

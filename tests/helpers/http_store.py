@@ -30,6 +30,7 @@ Faults are set while it runs (`store.set(latency_ms=20, p503=0.05)`):
     head_status     HEAD is answered with that status
     no_length       1: answers have no Content-Length: to HEAD nothing says the size, to GET chunks come
     key             access keys, with spaces between, that requests must be signed with; others get 403 ExpiredToken
+    code            the error code that they get in its place
 
 Shares are drawn from a generator with a fixed seed: a client that asks for the same things in the same order meets the
 same faults.
@@ -199,7 +200,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.refuse(fault("head_status"))
         signed_by = self.headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
         if fault("key") and signed_by not in fault("key").split():
-            return self.refuse(403, body=b"<Error><Code>ExpiredToken</Code></Error>")
+            return self.refuse(403, body=f"<Error><Code>{fault('code') or 'ExpiredToken'}</Code></Error>".encode())
         path = os.path.realpath(self.server.root + "/" + unquote(self.path.split("?")[0]).lstrip("/"))
         if not path.startswith(self.server.root + "/") or not os.path.isfile(path):
             return self.refuse(404)

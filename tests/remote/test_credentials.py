@@ -33,7 +33,7 @@ def bucket(scratch, http_store, monkeypatch, build_dir):
 @pytest.fixture
 def provider():
     """A server on this host that answers each request with what `provider.answers[(method, path)]` returns for its headers
-    and its body; `provider.url` is its root."""
+    and its body: a text, or (status, text); `provider.url` is its root."""
     class Handler(http.server.BaseHTTPRequestHandler):
         def log_message(self, *_arguments):
             pass
@@ -44,7 +44,8 @@ def provider():
             text = found(self.headers, body) if found else None
             server.seen[self.path] = server.seen.get(self.path, 0) + 1
             busy = server.seen[self.path] <= server.busy
-            self.send_response(503 if busy else 200 if text is not None else 404)
+            status, text = text if isinstance(text, tuple) else (200 if text is not None else 404, text)
+            self.send_response(503 if busy else status)
             self.send_header("Content-Length", str(len(text or "")))
             self.end_headers()
             self.wfile.write((text or "").encode())
@@ -372,6 +373,25 @@ def test_a_role_that_cannot_be_assumed_is_said(config, said, bucket, sts, scratc
     bucket("AKROLE")
     (scratch / "config").write_text(f"[profile train]\nrole_arn = role/t\n{config}")
     assert said in refusal()
+
+
+FORGED = "Denied\n\x1b[31mddpfs: all is well" + "!" * 3000
+
+
+def test_the_code_of_sts_forges_no_line(bucket, provider, sts, scratch):
+    provider.answers["POST", "/"] = lambda _headers, _body: (403, f"<Error><Code>{FORGED}</Code></Error>")
+    (scratch / "config").write_text(f"[profile train]\nrole_arn = role/t\nsource_profile = train\n{BASE}")
+    said = refusal()
+    assert said.count("\n") == 1 and len(said) < 400
+    assert r"STS refuses role 'role/t' (status 403, Denied\x0a\x1b[31mddpfs: all is well!" in said
+
+
+def test_the_code_of_a_store_forges_no_line(bucket, monkeypatch):
+    bucket("AKOTHER", code=FORGED)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    said = refusal()
+    assert said.count("\n") == 1 and len(said) < 400 and r"(Denied\x0a\x1b[31mddpfs: all is well!" in said
 
 
 def test_a_role_is_assumed_anew_under_a_mount(bucket, sts, scratch, mount):
