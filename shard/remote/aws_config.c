@@ -21,6 +21,7 @@ struct remote_profile {
 	char *name;
 	char *texts[N_FILES];  /* of the credentials file and the config file; lines end in NUL; NULL: no such file */
 	size_t sizes[N_FILES]; /* bytes of texts */
+	char *unreadable;      /* remote_profile_unreadable; NULL: none */
 	bool chosen;           /* remote_profile_chosen */
 };
 
@@ -46,7 +47,8 @@ static char *path_at_home(const char *file)
 	return home && *home && asprintf(&path, "%s/.aws/%s", home, file) >= 0 ? path : NULL;
 }
 
-static int read_text(const char *path, struct base_err *err, char **ret_text, size_t *ret_size)
+/* named: somebody said that it is there, so that -EACCES has a sentence, too. */
+static int read_text(const char *path, bool named, struct base_err *err, char **ret_text, size_t *ret_size)
 {
 	char quoted[512];
 	char *text = NULL;
@@ -54,6 +56,8 @@ static int read_text(const char *path, struct base_err *err, char **ret_text, si
 	int rc = base_read_file(path, FILE_MAX_BYTES, &text, &size);
 	if (rc == -ENOENT || rc == -ENOTDIR)
 		return 0;
+	if (rc == -EACCES && !named)
+		return rc;
 	if (rc < 0)
 		return base_err_set(err, rc, "%s: cannot read it: %s", base_err_quote(path, quoted, sizeof(quoted)),
 		        base_err_str(rc));
@@ -223,7 +227,13 @@ static int read_files(struct remote_profile *profile, struct base_err *err)
 		const char *set = either(files[i].own, files[i].variable);
 		cleanup_free char *path = set ? strdup(set) : path_at_home(files[i].file);
 		if (path)
-			rc = read_text(path, err, &profile->texts[i], &profile->sizes[i]);
+			rc = read_text(path, set != NULL, err, &profile->texts[i], &profile->sizes[i]);
+		if (rc == -EACCES && !set) {
+			/* Nobody named it: HOME may be another user's, as in containers. */
+			rc = 0;
+			if (!profile->unreadable)
+				profile->unreadable = steal_ptr(&path);
+		}
 		if (rc == 0 && profile->texts[i])
 			trim_lines(profile->texts[i], profile->sizes[i]);
 	}
@@ -244,9 +254,11 @@ int remote_profile_read(const char *name, struct base_err *err, struct remote_pr
 	if (rc == 0 && (named || profile->chosen) && !has_profile(profile)) {
 		char quoted[2][256];
 		const char *first = file && *file ? file : "~/.aws/credentials";
-		rc = base_err_set(err, -ENOENT, "profile '%s': neither %s nor ~/.aws/config has it (%s)",
+		char also[600];
+		remote_profile_unreadable(profile, also, sizeof(also));
+		rc = base_err_set(err, -ENOENT, "profile '%s': neither %s nor ~/.aws/config has it (%s)%s",
 		        base_err_quote(profile->name, quoted[0], sizeof(quoted[0])),
-		        base_err_quote(first, quoted[1], sizeof(quoted[1])), why);
+		        base_err_quote(first, quoted[1], sizeof(quoted[1])), why, also);
 	}
 	if (rc < 0) {
 		remote_profile_free(profile);
@@ -265,6 +277,7 @@ void remote_profile_free(struct remote_profile *profile)
 			explicit_bzero(profile->texts[i], profile->sizes[i]);
 		remote_secret_free(profile->texts[i]);
 	}
+	free(profile->unreadable);
 	free(profile->name);
 	free(profile);
 }
@@ -305,6 +318,15 @@ int remote_profile_service(const struct remote_profile *profile, const char *ser
 	place.nested = key;
 	*ret_value = find(profile, 1, &place);
 	return 0;
+}
+
+void remote_profile_unreadable(const struct remote_profile *profile, char *text, size_t size)
+{
+	char quoted[512];
+	*text = 0;
+	if (profile->unreadable)
+		snprintf(text, size, "; '%s' cannot be read: %s",
+		        base_err_quote(profile->unreadable, quoted, sizeof(quoted)), base_err_str(-EACCES));
 }
 
 bool remote_profile_chosen(const struct remote_profile *profile)

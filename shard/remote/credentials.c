@@ -478,11 +478,15 @@ static int ask_all(struct remote_credentials *c, struct remote_profile *profile,
 		rc = remote_credentials_container(c, err);
 	if (rc == 0)
 		rc = remote_credentials_instance(c, err);
-	if (rc == 0)
-		rc = base_err_set(err, -ENOKEY,
-		        "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in "
-		        "~/.aws/credentials; for a public bucket set DDPFS_S3_ANONYMOUS=1");
-	return rc < 0 ? rc : 0;
+	if (rc > 0)
+		return 0;
+	char unreadable[600];
+	remote_profile_unreadable(profile, unreadable, sizeof(unreadable));
+	return rc < 0 ? rc
+	              : base_err_set(err, -ENOKEY,
+	                        "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile "
+	                        "in ~/.aws/credentials; for a public bucket set DDPFS_S3_ANONYMOUS=1%s",
+	                        unreadable);
 }
 
 int remote_credentials_get(struct base_err *err, struct remote_credentials **ret_credentials)

@@ -114,9 +114,9 @@ int remote_credentials_container(struct remote_credentials *c, struct base_err *
 	rc = ask(
 	        &(struct remote_fetch){
 	                .method = "GET", .url = url, .headers = list, .timeout_s = REMOTE_PROVIDER_TIMEOUT_S },
-	        rc, err, &answer);
-	if (rc < 0)
-		return rc;
+	        rc, NULL, &answer);
+	if (rc < 0) /* without the address, which can be all that is needed to ask */
+		return base_err_set(err, rc, "the container's endpoint: %s", base_err_str(rc));
 	rc = answer.status == 200 ? remote_credentials_take_json(c, "the container", answer.body, err)
 	                          : base_err_set(err, -EACCES, "container credentials: status %ld", answer.status);
 	remote_answer_done(&answer);

@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import threading
 import time
 import urllib.parse
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import datasets, tools
+from helpers import datasets, private, tools
 
 
 @pytest.fixture
@@ -411,6 +412,68 @@ def test_a_role_is_assumed_anew_under_a_mount(bucket, sts, scratch, mount):
     for name in names:
         assert (m.path / name).read_bytes() == bucket.files[name]
     assert tools.stat_json(m.path)["store_retries"] == 0, "a request was refused"
+
+
+@pytest.fixture
+def unreadable_home(scratch, monkeypatch):
+    """HOME of another user; what the test starts runs as somebody who may not read it."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root and setpriv")
+    (scratch / "home" / ".aws").mkdir(parents=True)
+    (scratch / "home" / ".aws" / "credentials").write_text("[default]\naws_access_key_id=NO\naws_secret_access_key=x\n")
+    os.chmod(scratch / "home", 0o700)
+    os.chmod(scratch, 0o755)
+    (scratch / "nobody").mkdir()
+    shutil.chown(scratch / "nobody", 65534, 65534)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(scratch / "home"))
+    monkeypatch.setenv("DDPFS_INDEX_DIR", str(scratch / "nobody"))
+    command = [*private.NOBODY.split(), tools.tool("mkshard"), "info", "s3://bucket/train"]
+    if tools.run([*command[:-2], "--version"], check=False).returncode != 0:
+        pytest.skip("the user nobody cannot start programs of the build folder")
+    return lambda: tools.run(command, check=False)
+
+
+@pytest.mark.parametrize("environment", [{"AWS_ACCESS_KEY_ID": "AKENV", "AWS_SECRET_ACCESS_KEY": "x"},
+                                         {"DDPFS_S3_ANONYMOUS": "1"}], ids=["keys", "anonymous"])
+def test_a_home_that_cannot_be_read_counts_as_empty(environment, bucket, unreadable_home, monkeypatch):
+    bucket("AKENV" if "AWS_ACCESS_KEY_ID" in environment else "")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    done = unreadable_home()
+    assert done.returncode == 0 and "60 (0 common)" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("environment, said", [
+    ({}, "no credentials for S3"),
+    ({"AWS_PROFILE": "train"}, "neither ~/.aws/credentials nor ~/.aws/config has it (AWS_PROFILE)"),
+], ids=["no-keys", "profile"])
+def test_a_home_that_cannot_be_read_is_said_when_keys_lack(environment, said, bucket, unreadable_home, scratch, monkeypatch):
+    bucket("AKENV")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    done = unreadable_home()
+    assert done.returncode == 1 and said in done.stderr
+    assert f"; '{scratch}/home/.aws/credentials' cannot be read: Permission denied" in done.stderr
+
+
+@pytest.mark.parametrize("variable", ["AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "DDPFS_S3_CREDENTIALS"])
+def test_a_file_that_is_named_must_be_readable(variable, bucket, unreadable_home, scratch, monkeypatch):
+    bucket("AKENV")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    monkeypatch.setenv(variable, str(scratch / "home/.aws/credentials"))
+    done = unreadable_home()
+    assert done.returncode == 1 and "/home/.aws/credentials: cannot read it: Permission denied" in done.stderr
+
+
+def test_the_address_of_a_container_is_in_no_message(bucket, monkeypatch):
+    """It can be all that is needed to ask for keys."""
+    bucket("AKENV")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/creds/SECRETofTheAddress")
+    said = refusal()
+    assert "the container's endpoint: Connection refused" in said and "SECRET" not in said
 
 
 def test_a_public_bucket_needs_none(bucket, http_store, monkeypatch):
