@@ -137,7 +137,7 @@ void *remote_secret_realloc(void *data, size_t bytes)
 	size_t room = data ? ((struct header *)data - 1)->bytes - sizeof(struct header) : 0;
 	if (data && bytes <= room)
 		return data;
-	/* Who makes a large block larger by a piece will do so again: half more at a time copies each byte a few times only. */
+	/* Who makes a large block larger by a piece will do so again.  Half more copies each byte a few times only. */
 	size_t more = bytes;
 	if (data && bytes > BLOCK_MAX && __builtin_add_overflow(bytes, bytes / 2, &more))
 		more = bytes;
