@@ -17,6 +17,7 @@
 /* One answer.  Both ends are the same program, so its pointers are not read: provider is a constant. */
 struct answer {
 	int rc;
+	struct base_err err; /* why, if rc is not 0 */
 	struct remote_credentials credentials;
 };
 
@@ -42,7 +43,7 @@ static void serve(int fd)
 	while (whole(fd, &request, 1, false) == 0) {
 		struct remote_credentials *found = NULL;
 		memset(&answer, 0, sizeof(answer));
-		answer.rc = remote_credentials_get(NULL, &found);
+		answer.rc = remote_credentials_get(&answer.err, &found);
 		if (answer.rc == 0)
 			answer.credentials = *found;
 		remote_credentials_free(found);
@@ -86,7 +87,7 @@ int remote_agent_start(int *ret_fd)
 	return rc;
 }
 
-int remote_agent_ask(int fd, struct remote_credentials **ret_credentials)
+int remote_agent_ask(int fd, struct base_err *err, struct remote_credentials **ret_credentials)
 {
 	char request = 1;
 	struct answer answer;
@@ -94,11 +95,13 @@ int remote_agent_ask(int fd, struct remote_credentials **ret_credentials)
 	if (rc == 0)
 		rc = whole(fd, &answer, sizeof(answer), false);
 	if (rc < 0)
-		return rc;
+		return base_err_set(err, rc, "the process that asks for them has ended");
 	rc = answer.rc;
+	if (rc < 0)
+		base_err_set(err, rc, "%.*s", (int)sizeof(answer.err.text) - 1, answer.err.text);
 	struct remote_credentials *made = rc == 0 ? remote_credentials_new() : NULL;
 	if (rc == 0 && !made)
-		rc = -ENOMEM;
+		rc = base_err_set(err, -ENOMEM, "out of memory");
 	if (made) {
 		*made = answer.credentials;
 		made->provider = "a provider";

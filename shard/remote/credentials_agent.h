@@ -3,7 +3,7 @@
  * the server may start no program, and a credential_process is one.
  *
  *     server --"1 byte"--> agent --> providers (shard/remote/credentials.h)
- *            <--struct remote_credentials--
+ *            <--struct remote_credentials, or a sentence--
  *
  * The process is called ddpfs-keys.  It ends when its server ends.
  *
@@ -19,7 +19,7 @@
 int remote_agent_start(int *ret_fd);
 
 /* Asks the agent.  Blocks until it answers.  ret_credentials is freed with remote_credentials_free.
- * Returns 0; -EPIPE: the agent has ended; -ENOMEM; an error of remote_credentials_get. */
-int remote_agent_ask(int fd, struct remote_credentials **ret_credentials);
+ * Returns 0, or with a sentence: -EPIPE: the agent has ended; -ENOMEM; an error of remote_credentials_get. */
+int remote_agent_ask(int fd, struct base_err *err, struct remote_credentials **ret_credentials);
 
 #endif

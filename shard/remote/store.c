@@ -133,6 +133,7 @@ static time_t renewal_of(const struct remote_credentials *c)
 static void *renewer(void *arg)
 {
 	struct remote_store *store = arg;
+	bool failed = false; /* the latest renewal */
 	pthread_setname_np(pthread_self(), "credentials");
 	pthread_mutex_lock(&store->lock);
 	for (;;) {
@@ -142,8 +143,15 @@ static void *renewer(void *arg)
 			break;
 		pthread_mutex_unlock(&store->lock);
 		struct remote_credentials *fresh = NULL;
-		int rc = store->agent >= 0 ? remote_agent_ask(store->agent, &fresh)
-		                           : remote_credentials_get(NULL, &fresh);
+		struct base_err err = { 0 };
+		int rc = store->agent >= 0 ? remote_agent_ask(store->agent, &err, &fresh)
+		                           : remote_credentials_get(&err, &fresh);
+		if (rc < 0 && !failed)
+			log_warning("%s: the credentials cannot be renewed: %s; this is tried again every %d s",
+			        store->location.name, err.text, RENEW_AGAIN_S);
+		else if (rc == 0 && failed)
+			log_info("%s: the credentials are renewed", store->location.name);
+		failed = rc < 0;
 		pthread_mutex_lock(&store->lock);
 		store->renew = false;
 		store->renew_at = now_s() + RENEW_AGAIN_S;

@@ -2,7 +2,8 @@
 /* A store: where the objects of one dataset are, and how requests to them are addressed and signed.
  *
  * An S3 store signs each request, unless it is anonymous.  The first request that comes less than REMOTE_RENEW_S
- * before the credentials expire makes a thread of the store renew them.  If that fails, it is tried again after 30 s.
+ * before the credentials expire makes a thread of the store renew them.  If that fails, the log says why, once, and it
+ * is tried again after 30 s.
  *
  * Addresses (docs.aws.amazon.com/AmazonS3/latest/userguide/VirtualHosting.html): at AWS the bucket is in the host's
  * name if TLS certificates cover it (no '.' in the bucket); with an endpoint of one's own it is in the path.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Credentials are found where botocore finds them, and renewed under a running mount (shard/remote/credentials.h)."""
 
+import concurrent.futures
 import datetime
 import http.server
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from helpers import datasets, private, tools
+from helpers.waiting import wait_until
 
 
 @pytest.fixture
@@ -512,6 +514,26 @@ def test_credentials_are_renewed_before_they_expire(bucket, scratch, mount):
     for name in names:
         assert (m.path / name).read_bytes() == bucket.files[name]
     assert tools.stat_json(m.path)["store_retries"] == 0, "a request was refused"
+
+
+def test_why_a_renewal_fails_is_in_the_log(bucket, sts, scratch, mount):
+    """Once, not at each try; and a read waits for the one that does not fail."""
+    bucket("AKROLE")
+    (scratch / "config").write_text(f"[profile train]\nrole_arn = role/t\nsource_profile = train\n{BASE}")
+    m = mount("s3://bucket/train", "view=all,layout=tree,memory=64M")
+    role = sts.roles.pop(("AKBASE", "role/t"))
+    assert role == "AKROLE"
+    bucket("AKSECOND")  # refuses the first key from now on: each refusal asks for a renewal
+    name = max(bucket.files)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        read = pool.submit((m.path / name).read_bytes)
+        tried = len(sts.forms)
+        wait_until(lambda: len(sts.forms) >= tried + 3, "further tries")
+        sts.roles["AKBASE", "role/t"] = "AKSECOND"
+        assert read.result() == bucket.files[name]
+    wait_until(lambda: "s3://bucket/train: the credentials are renewed" in m.log())
+    why = "the credentials cannot be renewed: an assumed role: STS refuses role 'role/t' (status 404)"
+    assert m.log().count(f"s3://bucket/train: {why}") == 1
 
 
 def in_a_core(pid, words):
