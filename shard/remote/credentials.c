@@ -82,6 +82,20 @@ int remote_credentials_endpoint(const struct remote_profile *profile, const char
 	return rc;
 }
 
+int remote_credentials_check_endpoint(const char *endpoint, const char *whose, struct base_err *err)
+{
+	size_t scheme = strncasecmp(endpoint, "https://", 8) == 0  ? 8
+	                : strncasecmp(endpoint, "http://", 7) == 0 ? 7
+	                                                           : 0;
+	if (!scheme)
+		return base_err_set(err, -EINVAL, "the endpoint of %s begins with neither https:// nor http://", whose);
+	if (memchr(endpoint + scheme, '@', strcspn(endpoint + scheme, "/")))
+		return base_err_set(err, -EINVAL,
+		        "the endpoint of %s has a user or password, which would stand in messages; leave it out",
+		        whose);
+	return 0;
+}
+
 static int read_settings(const struct remote_profile *profile, struct base_err *err, struct remote_settings *made)
 {
 	const char *endpoint = variable("DDPFS_S3_ENDPOINT");
@@ -97,11 +111,7 @@ static int read_settings(const struct remote_profile *profile, struct base_err *
 	if (copy(endpoint, &made->endpoint) < 0 || copy(region, &made->region) < 0 ||
 	        copy(bundle, &made->ca_bundle) < 0)
 		return base_err_set(err, -ENOMEM, "out of memory");
-	if (endpoint && strncasecmp(endpoint, "http://", 7) != 0 && strncasecmp(endpoint, "https://", 8) != 0)
-		return base_err_set(err, -EINVAL,
-		        "the endpoint of S3 (s3_endpoint=, AWS_ENDPOINT_URL) begins with neither https:// nor "
-		        "http://");
-	return 0;
+	return endpoint ? remote_credentials_check_endpoint(endpoint, "S3 (s3_endpoint=, AWS_ENDPOINT_URL)", err) : 0;
 }
 
 int remote_settings_get(struct base_err *err, struct remote_settings *ret_settings)

@@ -37,7 +37,7 @@ enum {
 	REMOTE_SECRET_MAX = 256,
 	REMOTE_TOKEN_MAX = 8192,        /* session tokens have about 1 KiB */
 	REMOTE_RENEW_S = 10 * 60,       /* before they expire, credentials are renewed */
-	REMOTE_PROVIDER_TIMEOUT_S = 10, /* for one answer of a provider */
+	REMOTE_PROVIDER_TIMEOUT_S = 10, /* for one question to a provider, with its further tries */
 };
 
 /* One set of credentials, in a page of its own. */
@@ -69,7 +69,9 @@ struct remote_settings {
 int remote_settings_get(struct base_err *err, struct remote_settings *ret_settings);
 void remote_settings_done(struct remote_settings *settings);
 
-/* Finds credentials: asks the providers in their order.  Blocks, for each provider at most REMOTE_PROVIDER_TIMEOUT_S.
+/* Finds credentials: asks the providers in their order.  Blocks: a question to STS or to a container takes at most
+ * REMOTE_PROVIDER_TIMEOUT_S, so a chain of 8 roles 8 times that; each of three to the instance at most 2 s; a program of
+ * credential_process as long as it runs.
  * ret_credentials is freed with remote_credentials_free.
  * Returns 0; -ENOKEY with a sentence: no provider has any, or the profile is refused; -EINVAL, -ENOENT with a sentence:
  * the profile's role cannot be assumed as it stands there; -EACCES, -EPROTO, -ETIMEDOUT,

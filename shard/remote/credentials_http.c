@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 #include "shard/base/io.h"
 #include "shard/remote/credentials_private.h"
 #include "shard/remote/fetch.h"
@@ -16,13 +17,19 @@
 
 enum { BUSY_TRIES = 3, BUSY_PAUSE_MS = 200, TOKEN_FILE_MAX = 65536, INSTANCE_TIMEOUT_S = 2 };
 
+#define NS_PER_S UINT64_C(1000000000)
+
 int remote_credentials_ask(const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer)
 {
+	struct remote_fetch one = *fetch;
+	const uint64_t end_ns = base_now_ns() + (uint64_t)fetch->timeout_s * NS_PER_S;
 	for (unsigned tries = 1;; tries++) {
-		int rc = remote_fetch(fetch, err, ret_answer);
+		int rc = remote_fetch(&one, err, ret_answer);
 		bool busy = rc == 0 && (ret_answer->status == 429 || ret_answer->status >= 500);
-		if (!busy || tries == BUSY_TRIES)
+		uint64_t again_ns = base_now_ns() + (uint64_t)tries * BUSY_PAUSE_MS * 1000000;
+		if (!busy || tries == BUSY_TRIES || again_ns + NS_PER_S > end_ns)
 			return rc;
+		one.timeout_s = (long)((end_ns - again_ns) / NS_PER_S); /* the tries share the time of one */
 		remote_answer_done(ret_answer);
 		nanosleep(&(struct timespec){ .tv_nsec = (long)tries * BUSY_PAUSE_MS * 1000000 }, NULL);
 	}

@@ -16,7 +16,8 @@ int remote_credentials_expire(struct remote_credentials *c, const char *when, st
 int remote_credentials_take_json(
         struct remote_credentials *c, const char *provider, const char *text, struct base_err *err);
 
-/* Sends a request to a provider; twice more if it is busy (429, 5xx).  Returns as remote_fetch does. */
+/* Sends a request to a provider; up to twice more if it is busy (429, 5xx), all of them within timeout_s of the request.
+ * Returns as remote_fetch does. */
 int remote_credentials_ask(const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer);
 
 /* Reads the token in a file: its first line.  *ret_token: for remote_secret_free.  Returns 0; -EFBIG: over 64 KiB;
@@ -30,6 +31,10 @@ const char *remote_credentials_region(const struct remote_profile *profile);
  * Returns 0, or -ENOENT with a sentence: the profile's services are not there. */
 int remote_credentials_endpoint(const struct remote_profile *profile, const char *own, const char *service,
         struct base_err *err, const char **ret_endpoint);
+
+/* Checks the address of a service.  whose: for the sentence.
+ * Returns 0, or -EINVAL with a sentence: it is no URL, or has a user or password. */
+int remote_credentials_check_endpoint(const char *endpoint, const char *whose, struct base_err *err);
 
 /* Providers that are asked by HTTP.  Each returns 1: found; 0: it is not configured, or there is no instance; or -errno
  * with a sentence: it is configured and failed. */

@@ -61,6 +61,8 @@ static int find_sts(const struct remote_profile *profile, struct base_err *err, 
 	const char *endpoint = NULL, *region = remote_credentials_region(profile);
 	const char *own = variable("DDPFS_S3_REGION"), *bundle = variable("AWS_CA_BUNDLE");
 	int rc = remote_credentials_endpoint(profile, "AWS_ENDPOINT_URL_STS", "sts", err, &endpoint);
+	if (rc == 0 && endpoint)
+		rc = remote_credentials_check_endpoint(endpoint, "STS (AWS_ENDPOINT_URL_STS, AWS_ENDPOINT_URL)", err);
 	if (rc < 0)
 		return rc;
 	region = region ? region : own;
@@ -74,13 +76,12 @@ static int find_sts(const struct remote_profile *profile, struct base_err *err, 
 		ret_sts->url = NULL;
 		return base_err_set(err, -ENOMEM, "out of memory");
 	}
-	const char *scheme = strstr(ret_sts->url, "://");
-	ret_sts->host = scheme ? scheme + 3 : ret_sts->url;
+	ret_sts->host = strstr(ret_sts->url, "://") + 3;
 	ret_sts->path = ret_sts->host + strcspn(ret_sts->host, "/");
 	size_t len = (size_t)(ret_sts->path - ret_sts->host);
-	if (!scheme || len >= HOST_MAX) {
+	if (len >= HOST_MAX) {
 		free(ret_sts->url);
-		return base_err_set(err, -EINVAL, "the endpoint of STS begins with neither https:// nor http://");
+		return base_err_set(err, -EINVAL, "the endpoint of STS has a name of more than %d bytes", HOST_MAX - 1);
 	}
 	snprintf(ret_sts->host_value, HOST_MAX, "%.*s", (int)len, ret_sts->host);
 	return 0;

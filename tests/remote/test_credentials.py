@@ -146,6 +146,18 @@ def test_the_endpoint_of_a_profile(config, environment, bucket, http_store, scra
     assert "60 (0 common)" in shows_dataset()
 
 
+@pytest.mark.parametrize("variable, whose", [
+    ("DDPFS_S3_ENDPOINT", "S3 (s3_endpoint=, AWS_ENDPOINT_URL)"),
+    ("AWS_ENDPOINT_URL_S3", "S3 (s3_endpoint=, AWS_ENDPOINT_URL)"),
+    ("AWS_ENDPOINT_URL_STS", "STS (AWS_ENDPOINT_URL_STS, AWS_ENDPOINT_URL)"),
+])
+def test_an_endpoint_with_a_password_is_refused(variable, whose, bucket, scratch, monkeypatch):
+    (scratch / "config").write_text(f"[default]\nrole_arn = role/t\nsource_profile = default\n{BASE}")
+    monkeypatch.setenv(variable, "https://user:SECRETofTheEndpoint@127.0.0.1:1/")
+    said = refusal()
+    assert f"the endpoint of {whose} has a user or password" in said and "SECRET" not in said and "user:" not in said
+
+
 def test_services_that_are_not_there_are_said(bucket, scratch, monkeypatch):
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
     (scratch / "config").write_text("[default]\nservices = store\n")
