@@ -261,7 +261,7 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 		return base_err_set(err, -ESTALE,
 		        "'%s': another dataset lies there now: the mount shows the old one; unmount it, then mount the "
 		        "new one",
-		        server->options.dataset);
+		        server->options.index_file ? server->options.index_file : server->options.dataset);
 	memcpy(server->mount.identity, server->info->identity, FS_IDENTITY_BYTES);
 	rc = make_views(server, options, err);
 	if (rc < 0)

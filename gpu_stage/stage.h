@@ -106,7 +106,7 @@ struct ddpfs_stage_options {
 	/* How a batch gets to a GPU.  "each": one copy a file.  "packed": the processor gathers the batch, then one
 	 * copy.  "auto" (or NULL): packed if files are small. */
 	const char *copy;
-	const char *quarantine; /* file of the list; NULL: the one beside the index, if there is one; "": none */
+	const char *quarantine; /* file of the list; NULL: the one in the dataset, if there is one; "": none */
 	uint32_t timed; /* not 0: the GPU notes when each batch's copies begin and end, for ddpfs_batch_copied */
 	/* The order deals the samples to `groups` groups, one for each host, which keep them for `redeal` epochs.  If
 	 * groups divide world, a rank reads samples of one group only.  0: no groups; redeal 0: never dealt anew. */

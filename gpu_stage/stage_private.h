@@ -46,7 +46,7 @@ struct ddpfs_stage {
 	bool on_bad_given; /* the caller gave on_bad */
 	/* What a state must agree with: order, deal, tail, subdir (own copies), seed. */
 	struct ddpfs_stage_options words;
-	char *quarantine;         /* path of the list that the caller gave; "": none; NULL: the one beside the index */
+	char *quarantine;         /* path of the list that the caller gave; "": none; NULL: the one in the dataset */
 	enum shard_on_bad on_bad; /* what happens with samples that are found bad */
 	struct shard_quarantine *list; /* samples known to be bad; NULL: not needed, or there is no list */
 	uint32_t *found;               /* n_found samples that were found bad; under turn */

@@ -415,6 +415,9 @@ int shard_index_open(const char *dataset, struct base_err *err, struct shard_ind
 int shard_index_open_with(
         const char *dataset, const char *index_file, struct base_err *err, struct shard_index **ret_index)
 {
+	if (index_file && !*index_file)
+		return base_err_set(
+		        err, -EINVAL, "the name of the index is empty: name a file, or leave the option out");
 	struct shard_index *index = calloc(1, sizeof *index);
 	if (!index)
 		return base_err_set(err, -ENOMEM, "out of memory");

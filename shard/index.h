@@ -105,8 +105,8 @@ int shard_index_open(const char *dataset, struct base_err *err, struct shard_ind
 /* Opens index_file, a file of this host, as the index of the shards in `dataset`: a directory, or the name of a place
  * in a store.  Paths of shards are relative to `dataset`.  It sends no request to the store: shard_index_check_shards
  * does.  index_file NULL: shard_index_open.
- * Returns 0 or an error with a sentence in err: those of shard_index_open; -EINVAL: index_file is a URL; -ENOTDIR:
- * `dataset` is a file. */
+ * Returns 0 or an error with a sentence in err: those of shard_index_open; -EINVAL: index_file is a URL or "";
+ * -ENOTDIR: `dataset` is a file. */
 int shard_index_open_with(
         const char *dataset, const char *index_file, struct base_err *err, struct shard_index **ret_index);
 

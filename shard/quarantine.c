@@ -200,7 +200,7 @@ int shard_quarantine_parse(const char *text, size_t len, const struct shard_info
 	return rc;
 }
 
-/* Returns a copy of path, or the path of the list beside the index.  NULL: out of memory. */
+/* Returns a copy of path, or the path of the list in the dataset.  NULL: out of memory. */
 static char *list_path(const struct shard_index *index, const char *path)
 {
 	char *made = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The quarantine list of a dataset: the samples that are known to be bad, and what an order does with them (on_bad).
  *
- * `mkshard verify --quarantine` writes the list beside the index as SHARD_QUARANTINE_NAME.  It is read before a view is
+ * `mkshard verify --quarantine` writes the list into the dataset as SHARD_QUARANTINE_NAME.  It is read before a view is
  * made.  Its hash is part of the view's identity, so ranks with different lists never agree by mistake.  The list is a
  * text:
  *
@@ -65,7 +65,7 @@ void shard_quarantine_free(struct shard_quarantine *list); /* NULL is allowed */
 int shard_quarantine_parse(const char *text, size_t len, const struct shard_info *info, struct base_err *err,
         struct shard_quarantine **ret_list);
 
-/* Reads the list of a dataset.  path: NULL = the list beside the index, also in a store.
+/* Reads the list of a dataset.  path: NULL = the list in the dataset, also in a store.
  * Returns 0; -ENOENT: no such file (err says how to write one); -EFBIG: over SHARD_QUARANTINE_BYTES_MAX, in a store
  * over SHARD_QUARANTINE_OBJECT_MAX; errors of reading; errors of parsing, with the path in front of the sentence. */
 int shard_quarantine_read(

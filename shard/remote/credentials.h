@@ -70,8 +70,8 @@ int remote_settings_get(struct base_err *err, struct remote_settings *ret_settin
 void remote_settings_done(struct remote_settings *settings);
 
 /* Finds credentials: asks the providers in their order.  Blocks: a question to STS or to a container takes at most
- * REMOTE_PROVIDER_TIMEOUT_S, so a chain of 8 roles 8 times that; each of three to the instance at most 2 s; a program of
- * credential_process as long as it runs.
+ * REMOTE_PROVIDER_TIMEOUT_S, so a chain of 8 roles 8 times that; each of three to the instance at most 2 s; a program
+ * of credential_process as long as it runs.
  * ret_credentials is freed with remote_credentials_free.
  * Returns 0; -ENOKEY with a sentence: no provider has any, or the profile is refused; -EINVAL, -ENOENT with a sentence:
  * the profile's role cannot be assumed as it stands there; -EACCES, -EPROTO, -ETIMEDOUT,

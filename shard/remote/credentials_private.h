@@ -16,7 +16,7 @@ int remote_credentials_expire(struct remote_credentials *c, const char *when, st
 int remote_credentials_take_json(
         struct remote_credentials *c, const char *provider, const char *text, struct base_err *err);
 
-/* Sends a request to a provider; up to twice more if it is busy (429, 5xx), all of them within timeout_s of the request.
+/* Sends a request to a provider; up to twice more if it is busy (429, 5xx), all of them within timeout_s of the first.
  * Returns as remote_fetch does. */
 int remote_credentials_ask(const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer);
 

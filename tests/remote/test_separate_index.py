@@ -150,7 +150,11 @@ def test_a_killed_server_opens_the_same_index(shards, scratch, mount):
     tools.mkshard("index", "-o", scratch / "other.ddpfs", scratch / "others")
     os.rename(scratch / "other.ddpfs", index)
     assert contents(m.path) == shards.files
-    assert "another dataset lies there now" in fails("restart", m.path, program="ddpfs")
+    assert f"'{index}': another dataset lies there now" in fails("restart", m.path, program="ddpfs")
+    m.may_end_with.add(1)
+    os.kill(m.server_pid(), 9)
+    assert m.process.wait() == 1
+    assert f"'{index}': another dataset lies there now: the mount shows the old one" in m.log()
 
 
 @pytest.mark.parametrize("shards", PLACES[:2], indirect=True)
@@ -325,3 +329,18 @@ def test_a_packed_dataset_is_mounted_by_its_index_elsewhere(build_dir, scratch, 
     Path(scratch / "packed/index.ddpfs").rename(scratch / "elsewhere.ddpfs")
     m = mount(scratch / "packed", f"index={scratch / 'elsewhere.ddpfs'},view=all,memory=64M")
     assert contents(m.path) == files
+
+
+@pytest.mark.parametrize("command", [["mkshard", "info"], ["mkshard", "ls"], ["ddpfs", "doctor"]])
+def test_an_empty_name_is_said(command, scratch):
+    done = tools.run([tools.tool(command[0]), command[1], "--index=", scratch], check=False)
+    assert done.returncode == 1 and "the name of the index is empty" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("shards", ["directory"], indirect=True)
+def test_doctor_takes_an_index_for_a_dataset_only(shards, scratch, mount):
+    index, _ = indexed(shards, scratch)
+    m = mount(shards.name, f"index={index},view=all,memory=64M")
+    for target in ([m.path], []):
+        done = tools.ddpfs("doctor", f"--index={index}", *target, check=False)
+        assert done.returncode == 2 and "--index belongs to a DATASET" in done.stderr

@@ -22,7 +22,7 @@ struct view_options {
 	bool state_optional;                 /* state=-FILE: a missing file counts as not given */
 	bool state_missing;                  /* set by view_options_finish: that file is missing */
 	struct shard_state state;            /* set by view_options_finish if there is a state file */
-	const char *quarantine_path;         /* quarantine=FILE; NULL: the list beside the index */
+	const char *quarantine_path;         /* quarantine=FILE; NULL: the list in the dataset */
 	struct shard_quarantine *quarantine; /* owned, the same as view.quarantine; NULL with on_bad=eio */
 };
 #define VIEW_OPTIONS_DEFAULT ((struct view_options){ .view = SHARD_VIEW_OPTIONS_DEFAULT })

@@ -379,6 +379,8 @@ int ddpfs_doctor(int argc, char **argv)
 	struct subject subject = { 0 };
 	cli_parse(&line, argc, argv, &a);
 	find_subject(a.target, a.index_file, &subject);
+	if (a.index_file && (!a.target || subject.dataset != a.target))
+		cli_usage("--index belongs to a DATASET; a mount knows where its index is");
 	json_t *findings = run_all(&subject);
 	bool mend = json_array_size(findings) > 0 && doctor_level_of(json_array_get(findings, 0)) >= DOCTOR_WARNING;
 	if (a.json) {

@@ -347,8 +347,7 @@ static const struct option_def options_known[] = {
 	        "eio, skip or substitute: quarantined samples stay, go,\nor get a stand-in of their directory "
 	        "(default: eio)",
 	        .set = set_view_key },
-	{ "quarantine", "FILE",
-	        "the list (default: the one beside the index, that\n'mkshard verify --quarantine' writes)",
+	{ "quarantine", "FILE", "the list (default: the one in DATASET, that\n'mkshard verify --quarantine' writes)",
 	        .set = set_quarantine },
 	{ "uid", "USER", "owner of all files (default: the one who mounts)", .set = set_uid,
 	        .given_at = AT(fs.set_uid) },

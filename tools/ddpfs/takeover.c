@@ -454,7 +454,7 @@ static int check(const char *number)
 		rc = base_err_set(&err, -ESTALE,
 		        "'%s': another dataset lies there now: the mount goes on with the old one; unmount it, then "
 		        "mount the new one",
-		        base_quoted(takeover.fs.dataset));
+		        base_quoted(takeover.fs.index_file ? takeover.fs.index_file : takeover.fs.dataset));
 	shard_index_close(index);
 	takeover_done(&takeover);
 	fprintf(stderr, "%s\n", rc < 0 ? err.text : "ok");

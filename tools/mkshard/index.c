@@ -357,12 +357,13 @@ static void warn_of_changes(const struct indexing *indexing)
 	struct shard_index *old = NULL;
 	struct change changed = { 0 }, unread = { 0 };
 	const char *dataset = base_quoted(indexing->args->dataset);
+	const char *name = base_quoted(indexing->args->output ? indexing->args->output : SHARD_INDEX_NAME);
 	int rc = shard_index_open_with(indexing->args->dataset, indexing->args->output, NULL, &old);
 	if (rc < 0 && rc != -ENOENT)
 		cli_warn("the old index of '%s' cannot be read (%s), so the files cannot be compared with it. The new "
-		         "index takes their bytes as they are. To compare, restore a copy of " SHARD_INDEX_NAME
-		         " and run this command again",
-		        dataset, base_err_str(rc));
+		         "index takes their bytes as they are. To compare, restore a copy of '%s' and run this command "
+		         "again",
+		        dataset, base_err_str(rc), name);
 	if (rc < 0)
 		return;
 	for (uint32_t s = 0; s < indexing->n_shards; s++) {
@@ -386,8 +387,8 @@ static void warn_of_changes(const struct indexing *indexing)
 	if (unread.n)
 		cli_warn("the old index of '%s' is damaged, so %" PRIu64
 		         " of its files (first '%s') cannot be compared with it. The new index takes their bytes as "
-		         "they are. To compare, restore a copy of " SHARD_INDEX_NAME " and run this command again",
-		        dataset, unread.n, base_quoted(unread.first));
+		         "they are. To compare, restore a copy of '%s' and run this command again",
+		        dataset, unread.n, base_quoted(unread.first), name);
 	shard_index_close(old);
 }
 

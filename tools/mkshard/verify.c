@@ -33,7 +33,7 @@ struct verify_args {
 	bool json;
 	uint64_t jobs, timeout_s;
 	bool quarantine;
-	const char *list; /* path of the quarantine list; NULL: beside the index */
+	const char *list; /* path of the quarantine list; NULL: in the dataset */
 };
 
 static int take_quarantine(void *at, char *arg, struct base_err *err)

@@ -311,7 +311,7 @@ class Stage:
     bad       a function that is called like that with any on_bad
     index     path of the index, if it does not lie with the shards (mkshard index -o): `dataset` is then the directory or
               the URL of the shards, and no mount
-    quarantine    path of the list; default: the one beside the index, if there is one; "": none
+    quarantine    path of the list; default: quarantine.ddpfs in the dataset, if it is there; "": none
     backend   "cpu", or "cuda" (torch's current device) or "cuda:N": batches in GPU memory
     device_memory, copy    bytes of GPU memory for batches; how they get there: "auto", "each", "packed" (stage.h)
     state     a state (the text of state_dict()["ddpfs"]) to go on from
