@@ -74,6 +74,11 @@ class HttpStore:
     def answers(self):
         return [line.split() for line in self.log.read_text().splitlines()]
 
+    def was_asked_with(self, access_key):
+        """Whether a request was signed with this access key."""
+        seen = self.faults.with_suffix(".keys")
+        return seen.exists() and access_key in seen.read_text().split()
+
     def close(self):
         self.process.kill()
         self.process.wait()
@@ -160,6 +165,13 @@ class Handler(BaseHTTPRequestHandler):
         self.server.log.write(f"{status} {self.path} {first} {last}\n")
         self.server.log.flush()
 
+    def note_key(self, access_key):
+        server = self.server
+        with server.lock:
+            if access_key not in server.keys:
+                server.keys.add(access_key)
+                server.faults.with_suffix(".keys").write_text(" ".join(server.keys))
+
     def do_HEAD(self):
         self.answer(body=False)
 
@@ -199,6 +211,7 @@ class Handler(BaseHTTPRequestHandler):
         if fault("head_status") and not body:
             return self.refuse(fault("head_status"))
         signed_by = self.headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
+        self.note_key(signed_by)
         if fault("key") and signed_by not in fault("key").split():
             return self.refuse(403, body=f"<Error><Code>{fault('code') or 'ExpiredToken'}</Code></Error>".encode())
         path = os.path.realpath(self.server.root + "/" + unquote(self.path.split("?")[0]).lstrip("/"))
@@ -276,7 +289,7 @@ def main(root, faults, log, address, port, *tls):
         server.socket = context.wrap_socket(server.socket, server_side=True)
     server.root, server.faults, server.faults_ns, server.values = os.path.realpath(root), Path(faults), 0, {}
     server.lock, server.times, server.serving, server.free_at = threading.Lock(), {}, 0, 0
-    server.answered = 0
+    server.answered, server.keys = 0, set()
     server.chance, server.flipped = random.Random(14).random, {}
     with open(log, "a") as server.log:
         print(server.server_address[1], flush=True)

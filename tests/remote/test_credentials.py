@@ -3,6 +3,8 @@
 
 import concurrent.futures
 import datetime
+import hashlib
+import hmac
 import http.server
 import json
 import os
@@ -65,6 +67,9 @@ def provider():
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+SECRET_KEYS = ("SECRET", "x")  # those of keys() and of the files of profiles
 
 
 def keys(access_key, seconds=None, token="TOKEN", name="Token"):
@@ -286,22 +291,41 @@ def test_web_identity(busy, bucket, provider, scratch, monkeypatch):
     assert "60 (0 common)" in shows_dataset()
 
 
+def signature(secret_key, authorization, headers, body):
+    """That of AWS Signature Version 4 for a POST of `body` to "/": what the Authorization header must say.
+    docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html"""
+    _key, *scope = re.search("Credential=([^,]+)", authorization)[1].split("/")
+    names = re.search("SignedHeaders=([^,]+)", authorization)[1]
+    lines = "".join(f"{name}:{headers[name].strip()}\n" for name in names.split(";"))
+    request = f"POST\n/\n\n{lines}\n{names}\n{hashlib.sha256(body.encode()).hexdigest()}"
+    text = "\n".join(("AWS4-HMAC-SHA256", headers["x-amz-date"], "/".join(scope), hashlib.sha256(request.encode()).hexdigest()))
+    key = b"AWS4" + secret_key.encode()
+    for part in (*scope, text):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key.hex()
+
+
 class Sts:
     """A fake AWS Security Token Service: which role somebody with these keys may assume, and the keys that he gets."""
 
     def __init__(self, roles):
-        self.roles, self.forms, self.seconds = roles, [], 3600
+        self.roles, self.forms, self.given, self.seconds = roles, [], [], 3600
 
     def __call__(self, headers, body):
         form = dict(urllib.parse.parse_qsl(body, strict_parsing=True))
         signed_by, day, *scope = headers["Authorization"].partition("Credential=")[2].partition(",")[0].split("/")
         assert form["Action"] == "AssumeRole" and len(day) == 8 and scope == ["eu-west-1", "sts", "aws4_request"]
         assert ("x-amz-security-token" in headers["Authorization"]) == (headers["x-amz-security-token"] is not None)
+        assert {"host", "x-amz-date"} <= set(re.search("SignedHeaders=([^,]+)", headers["Authorization"])[1].split(";"))
+        assert headers["x-amz-date"].startswith(f"{day}T")
+        said = headers["Authorization"].partition("Signature=")[2]
+        assert said in [signature(key, headers["Authorization"], headers, body) for key in SECRET_KEYS], "another signature"
         self.forms.append((signed_by, headers["x-amz-security-token"], form))
         if (signed_by, form["RoleArn"]) not in self.roles:
             return None
         found = json.loads(keys(self.roles[signed_by, form["RoleArn"]], self.seconds, f"TOKENof{form['RoleArn']}"))
         found["SessionToken"] = found.pop("Token")
+        self.given.append(found["AccessKeyId"])
         inner = "".join(f"<{name}>{value}</{name}>" for name, value in found.items())
         return f"<AssumeRoleResponse><AssumeRoleResult><Credentials>{inner}</Credentials></AssumeRoleResult></AssumeRoleResponse>"
 
@@ -409,7 +433,15 @@ def test_the_code_of_a_store_forges_no_line(bucket, monkeypatch):
     assert said.count("\n") == 1 and len(said) < 400 and r"(Denied\x0a\x1b[31mddpfs: all is well!" in said
 
 
-def test_a_role_is_assumed_anew_under_a_mount(bucket, sts, scratch, mount):
+def read_until(condition, path, files, names):
+    """Reads files, some a second, until a condition holds.  A request after the due time begins the renewal."""
+    while not condition():
+        name = next(names)
+        assert (path / name).read_bytes() == files[name]
+        time.sleep(0.2)
+
+
+def test_a_role_is_assumed_anew_under_a_mount(bucket, sts, scratch, mount, http_store):
     bucket("AKROLE AKSECOND")
     (scratch / "config").write_text(f"[profile train]\nrole_arn = role/t\nsource_profile = train\n{BASE}")
     sts.seconds = 4  # half of 4 s: due after 2 s
@@ -417,18 +449,14 @@ def test_a_role_is_assumed_anew_under_a_mount(bucket, sts, scratch, mount):
     sts.seconds = 3600
     sts.roles["AKBASE", "role/t"] = "AKSECOND"
     names = iter(sorted(bucket.files))
-    deadline = time.monotonic() + 3
-    while time.monotonic() < deadline:
-        name = next(names)
-        assert (m.path / name).read_bytes() == bucket.files[name]
-        time.sleep(0.2)
+    read_until(lambda: http_store.was_asked_with("AKSECOND"), m.path, bucket.files, names)
     bucket("AKSECOND")
     for name in names:
         assert (m.path / name).read_bytes() == bucket.files[name]
+    assert sts.given[0] == "AKROLE" and sts.given[-1] == "AKSECOND"
     assert tools.stat_json(m.path)["store_retries"] == 0, "a request was refused"
 
 
-@pytest.fixture
 def unreadable_home(scratch, monkeypatch):
     """HOME of another user; what the test starts runs as somebody who may not read it."""
     if os.geteuid() != 0 or not shutil.which("setpriv"):
@@ -510,18 +538,14 @@ def test_credentials_that_expire_are_renewed_under_a_mount(bucket, scratch, moun
         assert (m.path / name).read_bytes() == bucket.files[name]
 
 
-def test_credentials_are_renewed_before_they_expire(bucket, scratch, mount):
+def test_credentials_are_renewed_before_they_expire(bucket, scratch, mount, http_store):
     (scratch / "answer").write_text(keys("AKFIRST", 4))  # half of 4 s: due after 2 s
     (scratch / "config").write_text(f"[default]\ncredential_process = cat {scratch}/answer\n")
     bucket("AKFIRST AKSECOND")
     m = mount("s3://bucket/train", "view=all,layout=tree,memory=64M")
     (scratch / "answer").write_text(keys("AKSECOND", 3600))
     names = iter(sorted(bucket.files))
-    deadline = time.monotonic() + 3
-    while time.monotonic() < deadline:  # requests after the due time begin the renewal
-        name = next(names)
-        assert (m.path / name).read_bytes() == bucket.files[name]
-        time.sleep(0.2)
+    read_until(lambda: http_store.was_asked_with("AKSECOND"), m.path, bucket.files, names)
     bucket("AKSECOND")
     for name in names:
         assert (m.path / name).read_bytes() == bucket.files[name]
