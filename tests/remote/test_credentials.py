@@ -457,6 +457,7 @@ def test_a_role_is_assumed_anew_under_a_mount(bucket, sts, scratch, mount, http_
     assert tools.stat_json(m.path)["store_retries"] == 0, "a request was refused"
 
 
+@pytest.fixture
 def unreadable_home(scratch, monkeypatch):
     """HOME of another user; what the test starts runs as somebody who may not read it."""
     if os.geteuid() != 0 or not shutil.which("setpriv"):
