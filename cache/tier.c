@@ -538,8 +538,8 @@ static int share(int fd, bool made, const struct stat *dir_st, struct stat *st)
 	return 0;
 }
 
-/* Checks whose the file is, and who else has access. */
-static int check_file(const char *dir, const struct stat *dir_st, const struct stat *st, struct base_err *err)
+/* Checks whose the file is, who else has access, and that no file of something else is lost. */
+static int check_file(const char *dir, int fd, const struct stat *dir_st, const struct stat *st, struct base_err *err)
 {
 	bool group = is_shared(dir_st) && st->st_gid == dir_st->st_gid && (st->st_mode & 0060) == 0060;
 	if (st->st_uid != geteuid() && !group)
@@ -550,9 +550,10 @@ static int check_file(const char *dir, const struct stat *dir_st, const struct s
 	if (is_shared(dir_st) && st->st_nlink != 1)
 		return base_err_set(
 		        err, -EPERM, "'%s/tier' must have no second name (hard link); remove it", base_quoted(dir));
-	if (is_shared(dir_st) && !group)
+	bool other = st->st_size > 0 && (uint64_t)st->st_size < CACHE_TIER_SIZE_MIN && !is_tier(fd);
+	if (other || (is_shared(dir_st) && !group))
 		return base_err_set(
-		        err, -EPERM, "'%s/tier' is a file of this user, and no tier; move it away", base_quoted(dir));
+		        err, -EPERM, "'%s/tier' is another file, and no tier; move it away", base_quoted(dir));
 	return 0;
 }
 
@@ -610,7 +611,7 @@ static int open_locked(const char *dir, int flags, struct base_err *err, int *re
 		rc = share(fd, made, &dir_st, &st);
 	if (rc < 0)
 		return say_no_access(dir, dir_fd, &dir_st, rc, err);
-	rc = check_file(dir, &dir_st, &st, err);
+	rc = check_file(dir, fd, &dir_st, &st, err);
 	if (rc < 0)
 		return rc;
 	*ret_dir_fd = steal_fd(&dir_fd);

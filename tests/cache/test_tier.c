@@ -149,6 +149,22 @@ static void it_stays_between_jobs(void **state)
 	cache_tier_close(tier);
 }
 
+static void another_file_of_that_name_stays(void **state)
+{
+	struct cache_tier *tier;
+	struct base_err err = { 0 };
+	char text[16] = { 0 };
+	(void)state;
+	int fd = open(tier_file, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, "mine", 4), 4);
+	assert_int_equal(cache_tier_open(tier_dir, SIZE, one, &err, &tier), -EPERM);
+	assert_non_null(strstr(err.text, "is another file, and no tier; move it away"));
+	assert_int_equal(pread(fd, text, sizeof(text), 0), 4);
+	assert_string_equal(text, "mine");
+	close(fd);
+}
+
 static void datasets_do_not_see_each_other(void **state)
 {
 	struct cache_tier *a = opened(one), *b = opened(two);
@@ -744,7 +760,7 @@ static int hears_that_it_is_no_tier(void)
 	uint32_t n;
 	if (cache_tier_list(tier_dir, &err, all, &n, &fill) != -EPERM || !strstr(err.text, "and no tier; move it away"))
 		return 2;
-	return open_or_hear() ? 1 : strstr(said, "is a file of this user, and no tier; move it away") == NULL;
+	return open_or_hear() ? 1 : strstr(said, "is another file, and no tier; move it away") == NULL;
 }
 
 static int hears_that_it_is_still_private(void)
@@ -1057,6 +1073,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(what_is_put_is_got),
 		TEST(it_stays_between_jobs),
+		TEST(another_file_of_that_name_stays),
 		TEST(datasets_do_not_see_each_other),
 		TEST(a_block_with_other_bytes_in_the_index_is_a_miss),
 		TEST(a_flipped_byte_of_an_entry_or_a_block_is_a_miss_and_counted),
