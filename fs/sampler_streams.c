@@ -14,6 +14,7 @@
 #include "fs/order_numbers.h"
 #include "fs/server.h"
 #include "fs/supervise/handover_memory.h"
+#include "fs/supervise/priority.h"
 #include "fs/rank_files.h"
 #include "fs/read_ahead_note.h"
 #include "fs/search_rest.h"
@@ -900,6 +901,7 @@ static void *recognise_run(void *arg)
 	uint64_t wait_ns = 0; /* 0 at first, so that what was restored is ready before the first opens */
 	size_t n;
 	pthread_setname_np(pthread_self(), "recognise");
+	fs_priority_usual();   /* to look for an order takes much time */
 	can_look(fr, &failed); /* before the first opens, because opens of a flat view are not even queued until then */
 	while ((n = take(fr, wait_ns, &anew)) != SIZE_MAX) {
 		if (anew)

@@ -257,6 +257,7 @@ static int add_by_argument(scmp_filter_ctx filter)
 		{ "unshare", { 0, SCMP_CMP_EQ, CLONE_FILES, 0 } },
 		{ "ioctl", { 1, SCMP_CMP_EQ, TCGETS, 0 } },   /* isatty() in stdio */
 		{ "prlimit64", { 2, SCMP_CMP_EQ, 0, 0 } },    /* getrlimit(2): sets nothing */
+		{ "setpriority", { 2, SCMP_CMP_EQ, 0, 0 } },  /* the usual one */
 		{ "setpriority", { 2, SCMP_CMP_EQ, 19, 0 } }, /* the lowest */
 		{ "sched_setscheduler", { 1, SCMP_CMP_EQ, SCHED_IDLE, 0 } },
 	};

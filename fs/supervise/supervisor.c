@@ -23,6 +23,7 @@
 #include "fs/supervise/control_socket.h"
 #include "fs/supervise/handover_memory.h"
 #include "fs/supervise/mount.h"
+#include "fs/supervise/priority.h"
 #include "fs/supervise/thread_state.h"
 #include "fs/supervise/unmounter.h"
 #include "shard/base/cleanup.h"
@@ -377,6 +378,7 @@ static _Noreturn void greeter_main(const struct supervisor *sup)
 	pthread_setname_np(pthread_self(), "ddpfs-greeter");
 	sigprocmask(SIG_SETMASK, &sup->old_mask, NULL);
 	close_range(STDERR_FILENO + 1, UINT_MAX, 0);
+	fs_priority_usual();
 	if (fs_confine_greeter(sup->self) == 0)
 		sup->how->greet(sup->held.control_path);
 	_exit(0);

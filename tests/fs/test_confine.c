@@ -154,6 +154,10 @@ static int try_tgkill(void)
 {
 	return (int)syscall(SYS_tgkill, getppid(), getppid(), 0);
 }
+static int try_priority(void)
+{
+	return setpriority(PRIO_PROCESS, 0, -20);
+}
 static int try_limit(void)
 {
 	const struct rlimit limit = { .rlim_cur = 1, .rlim_max = 1 };
@@ -208,6 +212,7 @@ static const struct {
 	{ "unlink", try_unlink, ENOSYS },
 	{ "chmod", try_chmod, ENOSYS },
 	{ "kill", try_kill, ENOSYS },
+	{ "a priority", try_priority, ENOSYS },
 	{ "a signal to another's thread", try_tgkill, ENOSYS },
 	{ "setrlimit", try_limit, ENOSYS },
 	{ "a ring", try_ring, ENOSYS },

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "fs/supervise/priority.h"
 #include "fs/supervise/supervisor.h"
 #include "shard/base/cleanup.h"
 #include "tools/common/progress.h"
@@ -171,8 +172,11 @@ static void remove_left_mount(const char *mountpoint)
 }
 
 /* Handover memory is a memfd, so RLIMIT_FSIZE limits it. */
-static int supervise(const struct fs_supervise *how, struct base_err *err, bool *ret_ready)
+static int supervise(
+        const struct options *options, const struct fs_supervise *how, struct base_err *err, bool *ret_ready)
 {
+	fs_priority_raise(
+	        options->fs.scan_threads == 0); /* seed_search= promises to try seeds at the lowest priority */
 	int r = fs_supervise(how, err, ret_ready);
 	if (r == -EFBIG)
 		base_err_set(err, r,
@@ -196,7 +200,7 @@ int serve_front(const struct options *options, struct base_err *err)
 	fs_supervise_options(&options->fs, &supervised);
 	supervised.restart = takeover_restart;
 	supervised.arg = &takeover;
-	r = supervise(&supervised, err, &ready);
+	r = supervise(options, &supervised, err, &ready);
 	if (r < 0 && !ready)
 		remove_left_mount(options->fs.mountpoint);
 	/* Unmounted, or stopped by a signal, before the mount answered: in the foreground that is no error. */
@@ -291,7 +295,7 @@ static int serve_child(struct child *child, struct base_err *err)
 	supervised.ready = on_ready;
 	supervised.restart = takeover_restart;
 	supervised.arg = child;
-	return supervise(&supervised, err, &ready);
+	return supervise(options, &supervised, err, &ready);
 }
 
 /* An automounter (systemd's automount units) waits for this mount: only processes of its process group may use the
