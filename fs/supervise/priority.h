@@ -2,8 +2,8 @@
 /* The priority of a mount's processes: they run before those of the trainer.
  *
  * A trainer whose files are in memory takes every processor.  Then the scheduler lets the server's threads wait for
- * some 10 ms (50 ms were measured), and the trainer comes to files that are not read ahead yet.  What the server does
- * for a file takes less time than what the reader of the file does, so the trainer loses nothing.
+ * some 10 ms (50 ms were measured), and the trainer comes to files that are not read ahead yet.  A trainer who only
+ * reads files of 4 KiB, and computes nothing, became 9% slower (tests/bench/README.md, `known-torch`).
  *
  * Two values decide, and each works where the other does not (sched(7)):
  *
