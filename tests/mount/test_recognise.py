@@ -309,7 +309,7 @@ def test_training_and_validation_are_read_ahead(mount, split):
 
 @pytest.mark.parametrize("run", range(2))
 def test_dlios_reader_is_recognised(mount, pack, scratch, run):
-    """Two processes through one mount, whichever of them is faster, in each of five runs.  A directory has whichever files."""
+    """Two processes through one mount, whichever of them is faster, in each of two runs.  A directory has whichever files."""
     for i in range(3000):
         path = scratch / f"tree/train/{zlib.crc32(str(i).encode()) % 4}/img_{i:04d}_of_3000.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
