@@ -22,6 +22,8 @@
 #include <seccomp.h>
 #endif
 
+#include "shard/base/sanitized.h"
+
 /* ---- capabilities ---- */
 
 #define BIT(capability) (UINT64_C(1) << (capability))
@@ -334,20 +336,11 @@ static int filter_calls(bool network, bool tier)
 
 #endif
 
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||               \
-        __has_feature(thread_sanitizer)
-#define SANITIZED true /* a sanitizer writes reports, and traces the process to look for leaks */
-#else
-#define SANITIZED false
-#endif
-
 bool fs_confine_wanted(void)
 {
 	const char *text = getenv(FS_CONFINE_ENVIRON);
-	return !SANITIZED && (!text || strcmp(text, "off") != 0);
+	/* A sanitizer writes reports, and traces the process to look for leaks. */
+	return !BASE_SANITIZED && (!text || strcmp(text, "off") != 0);
 }
 
 int fs_confine_calls(bool filter, bool network, bool tier)

@@ -16,16 +16,7 @@
 #include <sys/mman.h>
 
 #include "shard/base/cleanup.h"
-
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||               \
-        __has_feature(thread_sanitizer)
-#define SANITIZED true
-#else
-#define SANITIZED false
-#endif
+#include "shard/base/sanitized.h"
 
 enum {
 	REGION_BYTES = 1 << 20,
@@ -94,7 +85,7 @@ void *remote_secret_alloc(size_t bytes)
 {
 	struct header *block = NULL;
 	size_t whole;
-	if (SANITIZED)
+	if (BASE_SANITIZED)
 		return malloc(bytes);
 	if (__builtin_add_overflow(bytes, sizeof(*block), &whole))
 		return NULL;
@@ -110,9 +101,9 @@ void *remote_secret_alloc(size_t bytes)
 
 void remote_secret_free(void *data)
 {
-	if (SANITIZED)
+	if (BASE_SANITIZED)
 		free(data);
-	if (SANITIZED || !data)
+	if (BASE_SANITIZED || !data)
 		return;
 	struct header *block = (struct header *)data - 1;
 	if (block->bytes > BLOCK_MAX) {
@@ -128,7 +119,7 @@ void remote_secret_free(void *data)
 
 void *remote_secret_realloc(void *data, size_t bytes)
 {
-	if (SANITIZED)
+	if (BASE_SANITIZED)
 		return realloc(data, bytes);
 	if (data && !bytes) {
 		remote_secret_free(data);
@@ -211,7 +202,7 @@ static void clear_and_free(void *block)
 void remote_secret_use_in_libraries(void)
 {
 	json_set_alloc_funcs(malloc, clear_and_free);
-	in_libraries = !SANITIZED;
+	in_libraries = !BASE_SANITIZED;
 	if (in_libraries)
 		CRYPTO_set_mem_functions(crypto_alloc, crypto_realloc, crypto_free);
 }

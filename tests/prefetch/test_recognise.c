@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "prefetch/sampler/recognise.h"
+#include "shard/base/sanitized.h"
 #include "shard/order.h"
 #include "shard/torch_rng.h"
 #include "tests/prefetch/loader.h"
@@ -734,15 +735,11 @@ static void a_generator_of_its_own_is_followed(void **state)
 
 /* Seeds away from where a scan begins, and a seed behind the 10,000 that are tried first: it should take a moment, but
  * under a sanitizer each seed takes a hundred times as long. */
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||               \
-        __has_feature(thread_sanitizer)
-enum { FAR = 400000, SOON = 40000, UNLIKELY = 10500 };
-#else
-enum { FAR = 20000000, SOON = 2000000, UNLIKELY = 25000 };
-#endif
+enum {
+	FAR = BASE_SANITIZED ? 400000 : 20000000,
+	SOON = BASE_SANITIZED ? 40000 : 2000000,
+	UNLIKELY = BASE_SANITIZED ? 10500 : 25000,
+};
 
 /* One that scans for the seeds from `first` on. */
 static struct prefetch_recognise *new_scanning(uint32_t first)

@@ -13,18 +13,9 @@
 
 #include <cmocka.h>
 
+#include "shard/base/sanitized.h"
 #include "shard/remote/fetch.h"
 #include "shard/remote/secret_memory.h"
-
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||               \
-        __has_feature(thread_sanitizer)
-#define SANITIZED true
-#else
-#define SANITIZED false
-#endif
 
 enum { PIECE = 16 << 10, PIECES = 512, MOVES_MAX = 32, FORKS = 300, CHILD_S = 30 };
 
@@ -45,7 +36,7 @@ static void test_growing_by_pieces_moves_seldom(void **state)
 		assert_int_equal((uint8_t)block[i * PIECE], i & 0xff);
 		assert_int_equal((uint8_t)block[(i + 1) * PIECE - 1], i & 0xff);
 	}
-	if (!SANITIZED)
+	if (!BASE_SANITIZED)
 		assert_in_range(moves, 1, MOVES_MAX);
 	remote_secret_free(block);
 }
@@ -53,7 +44,7 @@ static void test_growing_by_pieces_moves_seldom(void **state)
 static void test_what_cannot_be_had_is_refused(void **state)
 {
 	(void)state;
-	if (SANITIZED)
+	if (BASE_SANITIZED)
 		return; /* it ends the program */
 	char *block = remote_secret_alloc(100);
 	assert_non_null(block);
