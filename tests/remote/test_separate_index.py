@@ -228,6 +228,21 @@ def test_an_index_of_other_shards_is_refused(shards, scratch):
         assert "'train-0.tar' has " in said and " bytes and should have " in said and "or make it anew" in said
 
 
+@pytest.mark.parametrize("shards", PLACES[:2], indirect=True)
+def test_a_shard_that_was_replaced_is_stale_and_the_others_are_read(shards, scratch, mount):
+    """It is the first one that a mount looks at: one that fits shows that the index is theirs."""
+    index, _ = indexed(shards, scratch)
+    (shards.tars / "train-0.tar").write_bytes(bytes(10_240))
+    m = mount(shards.name, f"index={index},view=all,layout=tree,memory=64M")
+    for number, name in enumerate(sorted(shards.files)):
+        if number % 3 or not shards.files[name]:
+            assert (m.path / name).read_bytes() == shards.files[name]
+        else:
+            with pytest.raises(OSError) as error:
+                (m.path / name).read_bytes()
+            assert error.value.errno == errno.ESTALE, name
+
+
 def test_what_is_wrong_with_the_option_is_said(shards, scratch):
     index, _ = indexed(shards, scratch)
     place = shards.name
