@@ -32,8 +32,8 @@ static const struct {
 	        "refetches regained warm_up* device_rate depth inflight idle shared read_ahead_note" },
 	{ "errors", "errors bad_blocks mended_blocks io_errors" },
 	{ "names", "listings entries lookups hinted worker_reads getattrs fill_class watched_dirs watch_overflows" },
-	{ "dataset", "samples quarantined files content_bytes" }, { "store", "limited_by store_*" }, { "tier", "tier_*" },
-	{ "budget", "memory_* resident_bytes names_bytes" },
+	{ "dataset", "samples quarantined files content_bytes" }, { "store", "limited_by store_*" },
+	{ "tier", "tier_*" }, { "budget", "memory_* resident_bytes names_bytes" },
 	{ "order", "recognise* announced_* order_* orders_dropped seed_search" },
 	{ "other", "*" }, /* of a server of another version */
 };
