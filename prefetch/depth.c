@@ -61,9 +61,9 @@ static uint32_t next_trial(const struct prefetch_depth *depth)
 	return d > most(depth) ? most(depth) : d;
 }
 
-/* Sets the smallest depth, after an interval of `took_ns` at the settled depth.  The fewer small reads are in flight, the
- * fewer come back at a time, and the engine wakes more often: with files of 4 KiB, 28 reads took 1.4 to 1.8 times the
- * engine's processor time of 128.  A trial does not tell, because a processor that is busy makes rates noisy. */
+/* Sets the smallest depth, after an interval of `took_ns` at the settled depth.  The fewer small reads are in flight,
+ * the fewer come back at a time, and the engine wakes more often: with files of 4 KiB, 28 reads took 1.4 to 1.8 times
+ * the engine's processor time of 128.  A trial does not tell, because a processor that is busy makes rates noisy. */
 static void find_least(struct prefetch_depth *depth, uint64_t took_ns)
 {
 	uint64_t reads = (uint64_t)depth->reads * QUEUE_NS / took_ns;

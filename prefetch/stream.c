@@ -11,8 +11,8 @@ enum { WINDOW_MIN = 16 << 20, WINDOW_MAX = 256 << 20 }; /* bytes */
 
 /* Says whether reads are much fewer and longer with a wide window: small samples are read together with neighbours in
  * storage that are used within it.  order=chunk and a shuffle buffer have such neighbours, and a request to a store
- * costs much.  In order=none a narrow window has them, too; in a full shuffle they are rare.  For the warm-up the window
- * says how many names are announced. */
+ * costs much.  In order=none a narrow window has them, too; in a full shuffle they are rare.  For the warm-up the
+ * window says how many names are announced. */
 static bool merges_more(const struct prefetch *p, const struct prefetch_stream_options *options)
 {
 	const struct shard_info *info = shard_index_info(p->options.index);
