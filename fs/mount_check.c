@@ -15,6 +15,7 @@
 enum {
 	SHARDS_LOOKED_AT = 256, /* a stat of each takes up to milliseconds on a slow store */
 	TEXT_BYTES = 512,
+	COSTLY_BYTES = 64 << 20, /* of content: what ranks fetch of a smaller dataset is soon there */
 };
 
 /* Checks whether a shard is missing, cannot be read, or has another size than the index says: a copy of the dataset
@@ -82,8 +83,27 @@ static bool tell_if_few(struct fs_view *view)
 	return true;
 }
 
+/* Warns if ranks share the chunks of a dataset in a store. deal=auto is stride for all but large datasets, because
+ * positions never change (shard/ORDER.md). With stride each rank takes some samples of every chunk, and fetches what
+ * lies between them too: two ranks sent 12 times the requests and got nearly twice the bytes. A tier gives the bytes of
+ * one rank to the other ranks of the host. The first rank tells it for all. */
+static void tell_if_chunks_are_shared(const struct fs_server *server)
+{
+	const struct fs_view *view = server->views[0];
+	const struct shard_view_options *o = &view->options;
+	if (!shard_index_store(server->index) || server->tier || view->all || o->rank > 0 || o->world < 2 ||
+	        o->order != SHARD_ORDER_CHUNK || o->deal != SHARD_DEAL_STRIDE || o->groups > 1 ||
+	        server->info->content_bytes < COSTLY_BYTES)
+		return;
+	log_warning(
+	        "order=chunk with deal=stride: each of the %u ranks takes a part of every chunk, so the store sends up "
+	        "to %u times the bytes, in many requests: give all ranks of a new job groups=%u,redeal=1",
+	        o->world, o->world, o->world);
+}
+
 void fs_mount_check(const struct fs_server *server)
 {
+	tell_if_chunks_are_shared(server);
 	bool told = false;
 	for (uint32_t i = 0; i < server->n_views && !told; i++)
 		told = tell_if_few(server->views[i]); /* of several ranks, one is enough */

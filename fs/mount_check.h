@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks a new mount and warns in the log: of fewer samples than ranks, of shards that are missing or have another
- * size than the index says.
+/* Checks a new mount and warns in the log: of fewer samples than ranks, of ranks that fetch the same chunks from a
+ * store, of shards that are missing or have another size than the index says.
  *
  * Threads: the helper, once. */
 #ifndef DDPFS_FS_MOUNT_CHECK_H

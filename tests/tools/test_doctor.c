@@ -219,6 +219,8 @@ static void expect_mount(const char *stats, enum doctor_level level, const char 
 	expect(findings, level, word);
 }
 
+#define OF_A_RANK "\"view\": \"rank\", \"order\": \"chunk\", \"world\": 8, \"content_bytes\": 99999999"
+
 static void what_statistics_say(void **state)
 {
 	(void)state;
@@ -246,6 +248,15 @@ static void what_statistics_say(void **state)
 	expect_mount("{\"io\": \"http\"}", DOCTOR_OK, "0 opens");
 	expect_mount("{\"io\": \"pread\", \"store_requests\": 0}", DOCTOR_OK, "0 opens"); /* of an older server */
 	expect_mount("{\"problems\": [{\"text\": \"a line\", \"time_s\": 1}]}", DOCTOR_WARNING, "a line");
+	expect_mount("{" OF_A_RANK ", \"deal\": \"stride\", \"groups\": 1, \"store_requests\": 9}", DOCTOR_WARNING,
+	        "8 times the bytes");
+	expect_mount(
+	        "{" OF_A_RANK ", \"deal\": \"block\", \"groups\": 1, \"store_requests\": 9}", DOCTOR_OK, "0 opens");
+	expect_mount(
+	        "{" OF_A_RANK ", \"deal\": \"stride\", \"groups\": 8, \"store_requests\": 9}", DOCTOR_OK, "0 opens");
+	expect_mount("{" OF_A_RANK ", \"deal\": \"stride\", \"groups\": 1}", DOCTOR_OK, "0 opens"); /* on a disk */
+	expect_mount("{" OF_A_RANK ", \"deal\": \"stride\", \"groups\": 1, \"store_requests\": 9, \"tier_hits\": 0}",
+	        DOCTOR_OK, "0 opens");
 	expect_mount("{\"quarantined\": 2}", DOCTOR_NOTE, "2 samples");
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `ddpfs doctor`: what a mount's statistics say about its options and its trainer; doctor.h first. */
+#include <stdio.h>
 #include <string.h>
 
 #include "shard/base/units.h"
@@ -10,6 +11,7 @@ enum {
 	MISSED_PERCENT = 20, /* of the opens; more is worth a word */
 	LOST_PERCENT = 10,   /* of the samples that were read ahead */
 	PROBLEMS_SHOWN = 3,
+	COSTLY_BYTES = 64 << 20, /* of content, as in fs/mount_check.c */
 };
 
 static uint64_t number(const json_t *stats, const char *key)
@@ -126,6 +128,24 @@ static void say_misses(const json_t *stats, json_t *findings)
 		        "this mount reads with pread(2), because io_uring was refused when it began");
 }
 
+/* Ranks that fetch the same chunks from a store: fs/mount_check.c. */
+static void say_shared_chunks(const json_t *stats, json_t *findings)
+{
+	uint64_t world = number(stats, "world");
+	if (!json_object_get(stats, "store_requests") || json_object_get(stats, "tier_hits") ||
+	        strcmp(text(stats, "view"), "rank") != 0 || strcmp(text(stats, "order"), "chunk") != 0 ||
+	        strcmp(text(stats, "deal"), "stride") != 0 || world < 2 || number(stats, "groups") > 1 ||
+	        number(stats, "content_bytes") < COSTLY_BYTES)
+		return;
+	char advice[128];
+	snprintf(advice, sizeof(advice), "mount all ranks of a new job with groups=%llu,redeal=1 (STORES.md)",
+	        (unsigned long long)world);
+	doctor_say(findings, DOCTOR_WARNING, advice,
+	        "each of the %llu ranks takes a part of every chunk (order=chunk, deal=stride), so the store sends up "
+	        "to %llu times the bytes, in many requests",
+	        (unsigned long long)world, (unsigned long long)world);
+}
+
 static void say_problems(const json_t *stats, json_t *findings)
 {
 	const json_t *problems = json_object_get(stats, "problems");
@@ -142,6 +162,7 @@ void doctor_mount(const json_t *stats, json_t *findings)
 	say_errors(stats, findings);
 	say_tier(stats, findings);
 	say_misses(stats, findings);
+	say_shared_chunks(stats, findings);
 	say_problems(stats, findings);
 	if (number(stats, "quarantined"))
 		doctor_say(findings, DOCTOR_NOTE, "run 'mkshard verify', and pack the dataset again",
