@@ -79,16 +79,38 @@ def test_mount_options(build_dir):
     assert {word.rstrip("=") for word in complete("ddpfs mount -o ")} == listed
 
 
-def test_counters():
-    """What stats.json holds is in the manual, and nothing else is."""
+def counters():
+    """The names in stats.json, as the sources have them."""
     dynamic = (tools.ROOT / "fs/stats.c").read_text()
     recognise = "".join((tools.ROOT / "fs" / name).read_text() for name in ("sampler_streams.c", "announced_orders.c"))
     keys = set(re.findall(r'json_object_set_new\(\s*object, "(\w+)"', dynamic[:dynamic.index("char *fs_info_json")] + recognise))
     keys |= set(re.findall(r'^\t\t\{ "(\w+)",', dynamic, re.M))
-    assert len(keys) > 70
+    assert len(keys) > 70 and {"store_requests", "tier_hits", "limited_by"} <= keys
+    return keys
+
+
+def test_counters():
+    """What stats.json holds is in the manual, and nothing else is."""
     page = (tools.ROOT / "tools/ddpfs.1").read_text()
     section = page[page.index(".SH COUNTERS"):page.index(".SH FILES")]
-    assert {key for line in re.findall(r"^\.TP\n\.B (.*)", section, re.M) for key in line.split(", ")} == keys
+    assert {key for line in re.findall(r"^\.TP\n\.B (.*)", section, re.M) for key in line.split(", ")} == counters()
+
+
+def test_counters_in_tables():
+    """tools/MONITORING.md says what to do about each counter, once, and names no others."""
+    page = (tools.ROOT / "tools/MONITORING.md").read_text()
+    tables = "".join(re.findall(r"^\| counter \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.M))
+    named = [key for row in tables.splitlines() for key in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(counters())
+
+
+def test_limits_in_tables():
+    """It has each value of `limited_by`."""
+    source = (tools.ROOT / "fs/store_limit.c").read_text()
+    said = set(re.findall(r'return "([^":]+): ', source[source.index("fs_store_limit_says"):]))
+    page = (tools.ROOT / "tools/MONITORING.md").read_text()
+    assert len(said) > 5
+    assert {name for name in said if f"\n| `{name}` |" not in page} == set()
 
 
 def complete(line):
