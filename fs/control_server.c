@@ -389,7 +389,7 @@ static const struct command {
 	{ "neighbour", answer_neighbour, { "servers", "mounts", "claims", NULL } },
 	{ "restart", answer_restart, { "program", NULL } },
 	{ "follow", answer_follow,
-	        { "list", "how", "form", "bytes", "listing", "dir", "table", "skip_unknown", NULL } },
+	        { "list", "how", "form", "bytes", "listing", "dir", "table", "skip_unknown", "reason", NULL } },
 };
 
 static bool knows(const struct command *command, const char *key)

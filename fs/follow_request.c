@@ -17,6 +17,7 @@
 #include "fs/heartbeat.h"
 #include "fs/node.h"
 #include "fs/order_numbers.h"
+#include "fs/read_ahead_note.h"
 #include "fs/sampler_streams.h"
 #include "fs/server.h"
 #include "shard/base/cleanup.h"
@@ -85,6 +86,16 @@ static bool name_is_valid(const char *name)
 			return false;
 	}
 	return len > 0 && len <= NAME_MAX_LEN;
+}
+
+static bool reason_is_valid(const char *reason)
+{
+	size_t len = strlen(reason);
+	for (size_t i = 0; i < len; i++) {
+		if (reason[i] < ' ' || reason[i] > '~')
+			return false;
+	}
+	return len > 0 && len < FS_READ_AHEAD_REASON_MAX;
 }
 
 static const char *text_of(json_t *request, const char *key, const char *otherwise)
@@ -341,7 +352,18 @@ static json_t *answer_table(struct asked *a)
 	return rc == 0 ? reply_to(a, 0) : a->refusal ? a->refusal : refuse_rc(a, rc);
 }
 
-static json_t *answer_list(struct asked *a)
+/* A trainer says why it announces nothing. */
+static json_t *answer_none(struct asked *a, struct fs_sampler_streams *samplers, json_t *request)
+{
+	const char *reason = text_of(request, "reason", "");
+	if (!reason || !reason_is_valid(reason))
+		return refuse_at("invalid", -1, "\"reason\" must have 1 to %d printable ASCII characters",
+		        FS_READ_AHEAD_REASON_MAX - 1);
+	fs_sampler_streams_reason(samplers, a->list, reason);
+	return reply_to(a, 0);
+}
+
+static json_t *answer_list(struct asked *a, struct fs_sampler_streams *samplers)
 {
 	struct fs_announced_piece piece;
 	uint64_t length = 0;
@@ -367,6 +389,7 @@ static json_t *answer_list(struct asked *a)
 		fs_announced_orders_undo(a->orders, &piece);
 		return a->refusal ? a->refusal : refuse_rc(a, rc);
 	}
+	fs_sampler_streams_reason(samplers, a->list, NULL);
 	return reply_to(a, length);
 }
 
@@ -385,10 +408,12 @@ json_t *fs_follow_request(struct fs_server *server, struct fs_view *view, json_t
 		fs_announced_orders_forget(a.orders, a.list);
 		return reply_to(&a, 0);
 	}
+	if (strcmp(a.how, "none") == 0)
+		return answer_none(&a, samplers, request);
 	if (strcmp(a.how, "table") == 0 || strcmp(a.how, "table-end") == 0)
 		return answer_table(&a);
 	if (strcmp(a.how, "replace") != 0 && strcmp(a.how, "append") != 0)
-		return refuse_at(
-		        "invalid", -1, "\"how\" must be \"replace\", \"append\", \"end\", \"table\" or \"table-end\"");
-	return answer_list(&a);
+		return refuse_at("invalid", -1,
+		        "\"how\" must be \"replace\", \"append\", \"end\", \"none\", \"table\" or \"table-end\"");
+	return answer_list(&a, samplers);
 }

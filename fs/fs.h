@@ -43,8 +43,9 @@ struct fs_options {
 	/* The server lets go of the caller's stderr once the mount answers. Threads with a descriptor table of their
 	 * own must then not keep it open. */
 	bool gives_up_stderr;
-	bool log_history; /* readings of the history go to the log (fs/recorder.h) */
-	bool debug;       /* libfuse writes its trace to stderr */
+	bool log_history;     /* readings of the history go to the log (fs/recorder.h) */
+	bool debug;           /* libfuse writes its trace to stderr */
+	bool loaders_watched; /* `ddpfs exec` announces what the trainer's DataLoaders draw */
 	/* Threads that look for the seed of an unseeded RandomSampler (prefetch/sampler/seed_scan.h); 0: none. */
 	uint32_t scan_threads;
 	uint32_t timeout_s;       /* seconds in which a successor that fails to start is tried again; 0: none */

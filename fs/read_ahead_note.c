@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decides whether the recogniser is behind or recognises nothing, and says so; fs/read_ahead_note.h first. */
+/* Decides what to say about an unknown order, and says it; fs/read_ahead_note.h first. */
 #include "fs/read_ahead_note.h"
 
 #include <inttypes.h>
@@ -16,11 +16,64 @@ bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_not
 	if (counts->recognised || counts->rests || counts->unexplained < FS_READ_AHEAD_UNEXPLAINED_MIN ||
 	        percent < FS_READ_AHEAD_MISSED_MIN)
 		return false;
-	snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
-	        "nothing recognised after %" PRIu64 " opens, %" PRIu64
-	        "%% missed: run the trainer under `ddpfs exec`, call ddpfs.torch.follow(loader), announce the order "
-	        "with `ddpfs ctl MNT follow LIST`, shuffle with torch's DistributedSampler or a seeded generator, or "
-	        "open files in the order of .ddpfs/epoch/N.list",
-	        counts->unexplained, percent);
+	if (counts->reason)
+		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
+		        "nothing recognised after %" PRIu64 " opens, %" PRIu64 "%% missed: %s", counts->unexplained,
+		        percent, counts->reason);
+	else if (counts->watched)
+		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
+		        "nothing recognised after %" PRIu64 " opens, %" PRIu64
+		        "%% missed: call ddpfs.torch.follow(loader, paths=...), announce the order with `ddpfs ctl MNT "
+		        "follow "
+		        "LIST`, shuffle with torch's DistributedSampler or a seeded generator, or open files in the "
+		        "order of "
+		        ".ddpfs/epoch/N.list",
+		        counts->unexplained, percent);
+	else
+		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
+		        "nothing recognised after %" PRIu64 " opens, %" PRIu64
+		        "%% missed: run the trainer under `ddpfs exec`, call ddpfs.torch.follow(loader), announce the "
+		        "order "
+		        "with `ddpfs ctl MNT follow LIST`, shuffle with torch's DistributedSampler or a seeded "
+		        "generator, or "
+		        "open files in the order of .ddpfs/epoch/N.list",
+		        counts->unexplained, percent);
 	return true;
+}
+
+void fs_unknown_order_note(const struct fs_read_ahead_counts *counts, char *ret_note)
+{
+	const size_t size = FS_READ_AHEAD_NOTE_MAX;
+	if (counts->rests)
+		snprintf(ret_note, size,
+		        "unknown: everything that is opened is in memory, so no order is needed and the search for it "
+		        "rests");
+	else if (counts->reason)
+		snprintf(ret_note, size, "unknown: the trainer announces no order: %s", counts->reason);
+	else if (counts->unexplained == 0 && counts->watched)
+		snprintf(ret_note, size,
+		        "unknown: no opens yet; what a DataLoader of PyTorch draws is announced; for others there are "
+		        "ddpfs.torch.follow(loader, paths=...), `ddpfs ctl MNT follow LIST` and "
+		        "ddpfs.Mount(MNT).follow(...)");
+	else if (counts->unexplained == 0)
+		snprintf(ret_note, size,
+		        "unknown: no opens yet; whoever knows the order can announce it: `ddpfs exec`, "
+		        "ddpfs.torch.follow(loader) or `ddpfs ctl MNT follow LIST`");
+	else if (counts->unexplained < FS_READ_AHEAD_UNEXPLAINED_MIN)
+		snprintf(ret_note, size,
+		        "unknown: the search for the order goes on: %" PRIu64
+		        " opens so far, of %d that are compared with known samplers",
+		        counts->unexplained, FS_READ_AHEAD_UNEXPLAINED_MIN);
+	else if (counts->watched)
+		snprintf(ret_note, size,
+		        "unknown: %" PRIu64 " opens fit no sampler that ddpfs knows, and no DataLoader of PyTorch "
+		        "announced them: announce the order with ddpfs.torch.follow(loader, paths=...), `ddpfs ctl MNT "
+		        "follow LIST` or ddpfs.Mount(MNT).follow(...)",
+		        counts->unexplained);
+	else
+		snprintf(ret_note, size,
+		        "unknown: %" PRIu64
+		        " opens fit no sampler that ddpfs knows: announce the order with `ddpfs exec`, "
+		        "ddpfs.torch.follow(loader), `ddpfs ctl MNT follow LIST` or ddpfs.Mount(MNT).follow(...)",
+		        counts->unexplained);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sentence `read_ahead_note` of the statistics: why the recogniser is the reason that opens are not read ahead.
+/* Two sentences of the statistics about an order that nobody told: `read_ahead_note` says why the recogniser is the
+ * reason that opens are not read ahead, `order_note` what makes the order known.
  * No state, no lock: any thread may call. */
 #ifndef DDPFS_FS_READ_AHEAD_NOTE_H
 #define DDPFS_FS_READ_AHEAD_NOTE_H
@@ -9,7 +10,8 @@
 #include <stdint.h>
 
 enum {
-	FS_READ_AHEAD_NOTE_MAX = 384,
+	FS_READ_AHEAD_REASON_MAX = 256, /* bytes of a trainer's reason, NUL included */
+	FS_READ_AHEAD_NOTE_MAX = 384 + FS_READ_AHEAD_REASON_MAX,
 	FS_READ_AHEAD_BEHIND_MIN = 4096,     /* opens that wait */
 	FS_READ_AHEAD_UNEXPLAINED_MIN = 512, /* opens without an order: as many as the recogniser keeps */
 	FS_READ_AHEAD_MISSED_MIN = 10,       /* percent of opens */
@@ -22,10 +24,15 @@ struct fs_read_ahead_counts {
 	uint64_t unexplained; /* opens that fit no sampler */
 	uint64_t opens;       /* of the mount; 0: not known */
 	uint64_t misses;      /* of these opens; <= opens */
+	bool watched;         /* `ddpfs exec` announces what the trainer's DataLoaders draw */
+	const char *reason;   /* why the trainer announces nothing, as it said; NULL: it said nothing */
 };
 
-/* Writes the sentence into ret_note, which has room for FS_READ_AHEAD_NOTE_MAX bytes. Returns false, and leaves
- * ret_note as it is, if nothing has to be said. */
+/* Writes the sentence `read_ahead_note` into ret_note, which has room for FS_READ_AHEAD_NOTE_MAX bytes. Returns false,
+ * and leaves ret_note as it is, if nothing has to be said. */
 bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_note);
+
+/* Writes the sentence `order_note` of an order that is unknown into ret_note, which has room for as many bytes. */
+void fs_unknown_order_note(const struct fs_read_ahead_counts *counts, char *ret_note);
 
 #endif

@@ -104,6 +104,8 @@ struct fs_sampler_streams {
 	struct prefetch_scanned scanned;
 	struct prefetch_searched searched;
 	enum fs_search search;
+	char reason[FS_READ_AHEAD_REASON_MAX];   /* why a trainer announces nothing, or "" */
+	char reason_list[FS_HANDOVER_LIST_NAME]; /* the list that it would have announced */
 };
 
 /* ---- the order of a stream, as shard/view.h asks for it ---- */
@@ -369,27 +371,9 @@ static void publish(struct fs_sampler_streams *fr, bool busy)
 	}
 }
 
-/* Adds one sentence if the recogniser is the reason that opens are not read ahead. `object` has the counters, if they
- * are shown. */
-static void say_what_fails(const struct fs_sampler_streams *fr, bool recognised, bool rests, uint64_t behind,
-        const struct prefetch_searched *searched, json_t *object)
-{
-	const struct fs_read_ahead_counts counts = {
-		.behind = behind,
-		.recognised = recognised,
-		.rests = rests,
-		.unexplained = searched->unexplained,
-		.opens = (uint64_t)json_integer_value(json_object_get(object, "opens")),
-		.misses = (uint64_t)json_integer_value(json_object_get(object, "misses")),
-	};
-	char text[FS_READ_AHEAD_NOTE_MAX];
-	if (fr && fr->view->all && fr->view->layout == FS_LAYOUT_TREE && fs_read_ahead_note(&counts, text))
-		json_object_set_new(object, "read_ahead_note", json_string(text));
-}
-
 /* Says who told the order, and what helps if nobody did. recognised: what was recognised, or "". */
-static void say_order(
-        const struct fs_sampler_streams *fr, const char *recognised, bool rests, uint64_t unexplained, json_t *object)
+static void say_order(const struct fs_sampler_streams *fr, const char *recognised,
+        const struct fs_read_ahead_counts *counts, json_t *object)
 {
 	struct fs_announced_orders_counts announced;
 	char note[PREFETCH_TRACKS_MAX * TEXT_MAX + 16], what[256];
@@ -410,23 +394,30 @@ static void say_order(
 	} else if (fs_sink_own_followed(fr->server->sink, fr->view)) {
 		source = "own";
 		snprintf(note, sizeof(note), "own: the order of this mount");
-	} else if (unexplained == 0) {
-		snprintf(note, sizeof(note),
-		        "unknown: no opens yet; whoever knows the order can announce it: `ddpfs exec`, "
-		        "ddpfs.torch.follow(loader) or `ddpfs ctl MNT follow LIST`");
-	} else if (rests) {
-		snprintf(note, sizeof(note),
-		        "unknown: everything that is opened is in memory, so no order is needed and the search for it "
-		        "rests");
 	} else {
-		snprintf(note, sizeof(note),
-		        "unknown: %" PRIu64
-		        " opens fit no sampler that ddpfs knows: announce the order with `ddpfs exec`, "
-		        "ddpfs.torch.follow(loader), `ddpfs ctl MNT follow LIST` or ddpfs.Mount(MNT).follow(...)",
-		        unexplained);
+		fs_unknown_order_note(counts, note);
 	}
 	json_object_set_new(object, "order_source", json_string(source));
 	json_object_set_new(object, "order_note", json_string(note));
+}
+
+/* Adds the sentences on the order, and on why opens are not read ahead. `object` has the counters, if they are
+ * shown. */
+static void say_why(
+        struct fs_sampler_streams *fr, const char *recognised, struct fs_read_ahead_counts *counts, json_t *object)
+{
+	char note[FS_READ_AHEAD_NOTE_MAX], reason[FS_READ_AHEAD_REASON_MAX];
+	counts->opens = (uint64_t)json_integer_value(json_object_get(object, "opens"));
+	counts->misses = (uint64_t)json_integer_value(json_object_get(object, "misses"));
+	counts->watched = fr->server->options.loaders_watched;
+	{
+		lock_for_scope(&fr->lock);
+		memcpy(reason, fr->reason, sizeof(reason));
+	}
+	counts->reason = *reason ? reason : NULL;
+	if (fr->view->all && fr->view->layout == FS_LAYOUT_TREE && fs_read_ahead_note(counts, note))
+		json_object_set_new(object, "read_ahead_note", json_string(note));
+	say_order(fr, recognised, counts, object);
 }
 
 void fs_sampler_streams_announced(struct fs_sampler_streams *fr, struct fs_announced_orders_counts *ret_counts)
@@ -515,13 +506,18 @@ void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 	json_object_set_new(object, "recognise_wrong", json_integer((json_int_t)searched.wrong));
 	json_object_set_new(object, "recognise_search_ns", json_integer((json_int_t)searched.cpu_ns));
 	json_object_set_new(object, "recognise_rests", json_boolean(rests));
-	say_what_fails(fr, json_array_size(samplers) > 0, rests, behind, &searched, object);
 	if (*note)
 		json_object_set_new(object, "recognised_note", json_string(note));
 	json_object_set_new(object, "samplers", samplers);
 	fs_announced_orders_stats(fr ? fr->orders : NULL, object);
+	struct fs_read_ahead_counts counts = {
+		.behind = behind,
+		.recognised = *all,
+		.rests = rests,
+		.unexplained = searched.unexplained,
+	};
 	if (fr)
-		say_order(fr, all, rests, searched.unexplained, object);
+		say_why(fr, all, &counts, object);
 	if (fr && fr->server->options.scan_threads > 0)
 		json_object_set_new(object, "seed_search",
 		        json_pack("{sb sI sf sI sI}", "running", scanned.running, "tried", (json_int_t)scanned.tried,
@@ -1049,6 +1045,15 @@ struct fs_announced_orders *fs_sampler_streams_orders(struct fs_sampler_streams 
 struct fs_order_numbers *fs_sampler_streams_numbers(struct fs_sampler_streams *fr)
 {
 	return fr->numbers;
+}
+
+void fs_sampler_streams_reason(struct fs_sampler_streams *fr, const char *list, const char *reason)
+{
+	lock_for_scope(&fr->lock);
+	if (!reason && strcmp(fr->reason_list, list) != 0)
+		return;
+	snprintf(fr->reason, sizeof(fr->reason), "%s", reason ? reason : "");
+	snprintf(fr->reason_list, sizeof(fr->reason_list), "%s", list);
 }
 
 void fs_sampler_streams_stop(struct fs_sampler_streams *fr)

@@ -65,6 +65,9 @@ void fs_sampler_streams_drained(struct fs_sampler_streams *recognise);
 /* Returns the announced orders of the view, and what their numbers mean. Main. */
 struct fs_announced_orders *fs_sampler_streams_orders(struct fs_sampler_streams *recognise);
 struct fs_order_numbers *fs_sampler_streams_numbers(struct fs_sampler_streams *recognise);
+/* Keeps why a trainer announces nothing in the list, for order_note and read_ahead_note: one reason, the last one. It
+ * is cut to FS_READ_AHEAD_REASON_MAX bytes. @reason NULL: the list is announced now. Main. */
+void fs_sampler_streams_reason(struct fs_sampler_streams *recognise, const char *list, const char *reason);
 
 /* Adds what is recognised to the statistics @object: "recognised", a sentence; "recognised_note", if the user should
  * change something; "samplers", one object each; "seed_search", if there are threads for it; and of the recogniser

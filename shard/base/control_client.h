@@ -70,6 +70,10 @@
  *                                        list that are not used yet), order_memory_bytes.  A refusal changes nothing,
  *                                        and has "code": "unknown", "range", "space", "lists", "table" or "invalid",
  *                                        and "at": the entry
+ *   {"cmd":"follow","list":NAME,"how":"none","reason":TEXT}
+ *                                        the same reply, without a descriptor; a trainer says why it announces nothing:
+ *                                        1 to 255 printable ASCII characters.  order_note shows the last reason while
+ *                                        no order is known, until its list is announced.  A successor has none
  *   {"cmd":"follow","how":"table","table":NAME,"form":"text","bytes":N}
  *                                        the same reply; adds paths to a table, with a descriptor as above.  A refusal
  *                                        drops the table.  "table-end" drops it, without a descriptor.  A successor

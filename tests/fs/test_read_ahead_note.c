@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When the statistics say that the recogniser is behind, or recognises nothing. */
+/* When the statistics say that the recogniser is behind, or recognises nothing; what they say of an unknown order. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -74,6 +74,69 @@ static void test_nothing_recognised_is_not_said_without_a_reason(void **state)
 	assert_null(note_of(other));
 }
 
+/* Returns the sentence on an unknown order. */
+static const char *order_note_of(struct fs_read_ahead_counts counts)
+{
+	static char text[FS_READ_AHEAD_NOTE_MAX];
+	fs_unknown_order_note(&counts, text);
+	assert_memory_equal(text, "unknown: ", strlen("unknown: "));
+	return text;
+}
+
+static void test_an_unknown_order_is_looked_for_until_512_opens(void **state)
+{
+	(void)state;
+	assert_non_null(strstr(order_note_of((struct fs_read_ahead_counts){ 0 }), "no opens yet"));
+	assert_non_null(strstr(order_note_of((struct fs_read_ahead_counts){ .unexplained = 1 }),
+	        "the search for the order goes on: 1 opens so far, of 512"));
+	assert_null(strstr(order_note_of((struct fs_read_ahead_counts){ .unexplained = 511 }), "fit no sampler"));
+	assert_non_null(strstr(order_note_of((struct fs_read_ahead_counts){ .unexplained = 512 }),
+	        "512 opens fit no sampler that ddpfs knows: announce the order with `ddpfs exec`, "));
+	assert_non_null(strstr(order_note_of((struct fs_read_ahead_counts){ .unexplained = 9, .rests = true }),
+	        "everything that is opened is in memory"));
+}
+
+static void test_nobody_who_runs_under_exec_is_told_to_do_so(void **state)
+{
+	(void)state;
+	for (uint64_t opens = 0; opens < 600; opens += 512) {
+		const struct fs_read_ahead_counts counts = {
+			.watched = true, .unexplained = opens, .opens = 1000, .misses = 995
+		};
+		const char *text = order_note_of(counts);
+		assert_null(strstr(text, "with `ddpfs exec`"));
+		assert_non_null(strstr(text, "ddpfs.torch.follow(loader, paths=...)"));
+		assert_non_null(strstr(text, "`ddpfs ctl MNT follow LIST`"));
+		text = note_of(counts);
+		assert_true(opens == 0 || !strstr(text, "`ddpfs exec`"));
+	}
+}
+
+static void test_the_reason_of_the_trainer_is_said(void **state)
+{
+	(void)state;
+	const struct fs_read_ahead_counts counts = {
+		.unexplained = 700, .opens = 1000, .misses = 995, .reason = "it has no indices", .watched = true
+	};
+	assert_string_equal(order_note_of(counts), "unknown: the trainer announces no order: it has no indices");
+	assert_string_equal(note_of(counts), "nothing recognised after 700 opens, 99% missed: it has no indices");
+}
+
+static void test_the_longest_reason_fits(void **state)
+{
+	char reason[FS_READ_AHEAD_REASON_MAX];
+	(void)state;
+	memset(reason, 'x', sizeof(reason) - 1);
+	reason[sizeof(reason) - 1] = '\0';
+	struct fs_read_ahead_counts counts = {
+		.unexplained = UINT64_MAX, .opens = UINT64_MAX / 100, .misses = UINT64_MAX / 100, .reason = reason
+	};
+	assert_non_null(strstr(note_of(counts), reason));
+	assert_non_null(strstr(order_note_of(counts), reason));
+	counts.reason = NULL;
+	assert_non_null(strstr(order_note_of(counts), "ddpfs.Mount(MNT).follow(...)"));
+}
+
 static void test_being_behind_comes_first(void **state)
 {
 	(void)state;
@@ -98,6 +161,10 @@ int main(void)
 		cmocka_unit_test(test_recogniser_is_behind_from_4096_opens_on),
 		cmocka_unit_test(test_nothing_recognised_says_opens_and_percent),
 		cmocka_unit_test(test_nothing_recognised_is_not_said_without_a_reason),
+		cmocka_unit_test(test_an_unknown_order_is_looked_for_until_512_opens),
+		cmocka_unit_test(test_nobody_who_runs_under_exec_is_told_to_do_so),
+		cmocka_unit_test(test_the_reason_of_the_trainer_is_said),
+		cmocka_unit_test(test_the_longest_reason_fits),
 		cmocka_unit_test(test_being_behind_comes_first),
 		cmocka_unit_test(test_largest_numbers_fit),
 	};

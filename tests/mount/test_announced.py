@@ -554,6 +554,12 @@ def test_nothing_that_comes_is_believed(mounted, packed, scratch):
         ([good], {"form": "u32", "bytes": 400, "listing": "none"}, '"listing"'),
         ([good], {"form": "u32", "bytes": 400, "listing": "table", "table": "none"}, "no table"),
         ([good], {"form": "u32", "bytes": 400, "how": "perhaps"}, '"how"'),
+        ([], {"how": "none"}, '"reason" must have 1 to 255 printable'),
+        ([], {"how": "none", "reason": ""}, '"reason" must have'),
+        ([], {"how": "none", "reason": "x" * 256}, '"reason" must have'),
+        ([], {"how": "none", "reason": "\x1b[2J"}, '"reason" must have'),
+        ([], {"how": "none", "reason": "\u00e4"}, '"reason" must have'),
+        ([], {"how": "none", "reason": 5}, '"reason" must have'),
         ([good], {"form": "u32", "bytes": 400, "list": "x" * 64}, "printable"),
         ([good], {"form": "u32", "bytes": 400, "list": ""}, "printable"),
         ([good], {"form": "u64", "bytes": 400}, "out of range"),
@@ -699,13 +705,32 @@ def test_a_stream_is_announced_as_it_comes(mounted, packed):
 
 def test_the_statistics_say_who_told_the_order(mounted, packed):
     assert "can announce it: `ddpfs exec`, ddpfs.torch.follow(loader) or" in stats(mounted)["order_note"]
-    for path in scattered(packed[1])[:600]:
+    names = scattered(packed[1])[:600]
+    for path in names[:20]:
         read(mounted, path)
     now = wait_until(lambda: (s := stats(mounted))["recognise_unexplained"] > 0 and s)
+    assert now["order_source"] == "unknown"
+    assert now["order_note"].startswith("unknown: the search for the order goes on: "), now["order_note"]
+    for path in names[20:]:
+        read(mounted, path)
+    now = wait_until(lambda: (s := stats(mounted))["recognise_unexplained"] > 511 and s)
     assert now["order_source"] == "unknown" and "ddpfs ctl MNT follow LIST" in now["order_note"]
     assert "announce the order with `ddpfs exec`, ddpfs.torch.follow(loader), " in now["order_note"]
     said = tools.ddpfs("stat", mounted.path).stdout
     assert "order_source             unknown" in said
+
+
+def test_the_statistics_say_why_a_trainer_announces_nothing(mounted, packed):
+    """Until its list is announced, and while no order is known."""
+    assert raw_follow(mounted, [], how="none", list="a", reason="it has no indices: " + 200 * "~")["ok"]
+    assert stats(mounted)["order_note"].startswith("unknown: the trainer announces no order: it has no indices: ~~~")
+    follow(mounted, packed[1][:100], list="b")
+    wait_until(lambda: stats(mounted)["order_source"] == "announced")
+    ddpfs.Mount(mounted.path).unfollow("b")
+    assert "it has no indices" in wait_until(lambda: (s := stats(mounted))["order_source"] == "unknown" and s)["order_note"]
+    follow(mounted, packed[1][:100], list="a")
+    ddpfs.Mount(mounted.path).unfollow("a")
+    assert "no opens yet" in wait_until(lambda: (s := stats(mounted))["order_source"] == "unknown" and s)["order_note"]
 
 
 @pytest.mark.parametrize("options", [TREE, "rank=0,world=1,layout=tree,memory=24M"])

@@ -132,3 +132,86 @@ def test_one_line_in_the_trainer_does_the_same(train, workers):
     since = train("buckets", workers, "follow", options=["--no-interpose"],
                   env={"PYTHONPATH": tools.ROOT / "gpu_stage/python"})
     assert since["misses"] < 0.01 * COUNT and since["orders_dropped"] == 0
+
+
+# The loader of each kind announces nothing, and the statistics say why.
+LEFT_ALONE = """
+    import json, os, random, sys, time
+    import torch
+    from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+    mount, kind = sys.argv[1], sys.argv[2]
+    names = sorted(os.path.join(d, n) for d, _, names in os.walk(mount) for n in names)
+
+    def read(name):
+        with open(name, "rb") as file:
+            return len(file.read())
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return map(read, random.sample(names, 100))
+
+    class Elsewhere(Dataset):
+        def __init__(self, samples):
+            self.samples = samples
+
+        def __len__(self):
+            return 100
+
+        def __getitem__(self, i):
+            return i
+
+    class OfLosses(Sampler):
+        def __iter__(self):
+            for _ in range(100):
+                yield int(time.monotonic_ns()) % 100
+
+        def __len__(self):
+            return 100
+
+    def raising(i):
+        raise ValueError("no path \\x1b\u00e4")
+
+    loader = {"iterable": lambda: DataLoader(Stream()),
+              "no file": lambda: DataLoader(Elsewhere(range(100))),
+              "elsewhere": lambda: DataLoader(Elsewhere([os.path.abspath(__file__)] * 100)),
+              "losses": lambda: DataLoader(Elsewhere(names[:100]), sampler=OfLosses()),
+              "raises": lambda: DataLoader(Elsewhere(names[:100])),
+              "numpy": lambda: map(read, random.sample(names, 600))}[kind]()
+    if kind == "raises":
+        sys.path.insert(0, sys.argv[3])
+        import ddpfs.torch
+        ddpfs.torch.follow(loader, paths=raising)
+    said = "unknown: no opens yet"
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        for _ in loader:
+            time.sleep(0.001)
+        with open(os.path.join(mount, ".ddpfs/stats.json")) as file:
+            said = json.load(file)["order_note"]
+        if "announces no order" in said or "fit no sampler" in said:
+            break
+    print(said)
+    """
+
+WHY = {
+    "iterable": "an IterableDataset (Stream) has no indices: call ddpfs.torch.follow(loader, paths=...) with a function",
+    "no file": "no file of the mount is found for an index of the dataset (Elsewhere): call ddpfs.torch.follow(loader, paths",
+    "elsewhere": "the files of the dataset's list (Elsewhere) are not on the mount: make it of paths below the mountpoint",
+    "losses": "the sampler (OfLosses) did not draw what its copy drew, as if it depends on the training: announce with ddpfs.M",
+    "raises": "the copy of the sampler failed (ValueError: no path   ): call ddpfs.torch.follow(loader, paths=...), or announce",
+}
+
+
+@pytest.mark.parametrize("kind", [*WHY, "numpy"])
+def test_the_statistics_say_why_a_loader_is_left_alone(dataset, scratch, kind):
+    (scratch / "mnt").mkdir()
+    (scratch / "train.py").write_text(textwrap.dedent(LEFT_ALONE))
+    done = tools.ddpfs("exec", "-q", "-o", "view=all,memory=256M", dataset, scratch / "mnt", "--", sys.executable, "-W",
+                       "ignore", scratch / "train.py", scratch / "mnt", kind, tools.ROOT / "gpu_stage/python")
+    assert done.stderr == ""
+    if kind in WHY:
+        assert f"unknown: the trainer announces no order: {WHY[kind]}" in done.stdout
+    else:
+        assert "opens fit no sampler that ddpfs knows, and no DataLoader of PyTorch announced them: announce" in done.stdout
+        assert "`ddpfs exec`" not in done.stdout

@@ -241,6 +241,10 @@ static void what_statistics_say(void **state)
 	        "{\"read_ahead_note\": \"nothing recognised after 99 opens\"}", DOCTOR_WARNING, "nothing recognised");
 	expect_mount(
 	        "{\"opens\": 1000, \"misses\": 300, \"order_source\": \"unknown\"}", DOCTOR_WARNING, "nobody told");
+	expect_mount("{\"opens\": 1000, \"misses\": 300, \"order_source\": \"unknown\", "
+	             "\"order_note\": \"unknown: the trainer announces no order: it has no indices\"}",
+	        DOCTOR_WARNING,
+	        "30% of the opens waited, the order is unknown: the trainer announces no order: it has");
 	expect_mount("{\"opens\": 1000, \"misses\": 300, \"order_source\": \"own\"}", DOCTOR_WARNING, "order is known");
 	expect_mount("{\"opens\": 100, \"misses\": 100, \"order_source\": \"unknown\"}", DOCTOR_OK, "100 opens");
 	expect_mount("{\"fetched\": 1000, \"lost\": 200}", DOCTOR_WARNING, "20%");

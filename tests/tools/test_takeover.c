@@ -30,6 +30,7 @@ static struct takeover full(void)
 		        .uid = 4294967294,
 		        .umask = 077,
 		        .set_uid = true,
+		        .loaders_watched = true,
 		        .watchdog_s = 20,
 		        .timeout_s = 7,
 		        .tier_dir = "/nvme",
@@ -103,6 +104,7 @@ static void test_all_comes_back(void **state)
 	assert_int_equal(back.fs.uid, t.fs.uid);
 	assert_int_equal(back.fs.timeout_s, 7);
 	assert_int_equal(back.fs.n_ranks, 8);
+	assert_true(back.fs.loaders_watched);
 	assert_int_equal(back.held.first_start_ns, 123456789);
 	assert_int_equal(back.fs.view.past[1].world, UINT32_MAX);
 	assert_int_equal(back.held.mount.dev, t.held.mount.dev);

@@ -100,12 +100,18 @@ static void say_misses(const json_t *stats, json_t *findings)
 	uint64_t missed = percent(number(stats, "misses"), opens);
 	uint64_t fetched = number(stats, "fetched");
 	const char *note = text(stats, "read_ahead_note");
+	const char *order = text(stats, "order_note");
 	bool unknown = strcmp(text(stats, "order_source"), "unknown") == 0;
 	if (*note)
 		doctor_say(findings, DOCTOR_WARNING,
-		        "run the trainer under 'ddpfs exec', announce the order (ddpfs.torch.follow(loader), 'ddpfs "
-		        "ctl MNT follow LIST'), seed the sampler with seed + epoch, or mount a rank view",
+		        "do so (share/doc/ddpfs/tools/ORDERS.md), seed the sampler with seed + epoch, or mount a rank "
+		        "view",
 		        "%s", note);
+	else if (opens >= OPENS_MIN && missed >= MISSED_PERCENT && unknown && *order)
+		doctor_say(findings, DOCTOR_WARNING,
+		        "if the order stays unknown, announce it (share/doc/ddpfs/tools/ORDERS.md), or seed the "
+		        "sampler",
+		        "%llu%% of the opens waited, the order is %s", (unsigned long long)missed, order);
 	else if (opens >= OPENS_MIN && missed >= MISSED_PERCENT && unknown)
 		doctor_say(findings, DOCTOR_WARNING,
 		        "run the trainer under 'ddpfs exec', announce the order (ddpfs.torch.follow(loader), 'ddpfs "

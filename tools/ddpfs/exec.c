@@ -237,14 +237,24 @@ static void set_preload(const char *place)
 		setenv("LD_PRELOAD", value, 1);
 }
 
-/* Python's start imports sitecustomize from here: gpu_stage/python/exec/sitecustomize.py. */
+/* Finds where Python's start shall import sitecustomize from: gpu_stage/python/exec/sitecustomize.py. */
+static const char *find_hook(const char *place, char buf[PATH_MAX])
+{
+	return find_own(place, "python/exec", buf);
+}
+
+/* PYTHONPATH has no escape for a colon. */
+static bool can_stand_in_pythonpath(const char *path)
+{
+	return path && !strchr(path, ':');
+}
+
 static void set_pythonpath(const char *place)
 {
 	char buf[PATH_MAX];
-	const char *path = find_own(place, "python/exec", buf);
+	const char *path = find_hook(place, buf);
 	const char *old = getenv("PYTHONPATH");
-	/* The list has no escape for a colon. */
-	if (!path || strchr(path, ':')) {
+	if (!can_stand_in_pythonpath(path)) {
 		cli_warn("%s/python/exec %s: what PyTorch's samplers draw is not announced", INTERPOSE_DIR,
 		        path ? "cannot stand in PYTHONPATH (colon)" : "is not there");
 		return;
@@ -255,6 +265,13 @@ static void set_pythonpath(const char *place)
 	cleanup_free char *value = NULL;
 	if (asprintf(&value, "%s%s%s", path, old && *old ? ":" : "", old ? old : "") > 0)
 		setenv("PYTHONPATH", value, 1);
+}
+
+/* A rank's view has an order of its own. */
+static bool watches_loaders(const struct arguments *a)
+{
+	char buf[PATH_MAX];
+	return !a->no_interpose && a->options.fs.view_all && can_stand_in_pythonpath(find_hook(a->place, buf));
 }
 
 static void set_environment(const struct arguments *a)
@@ -312,6 +329,7 @@ static int run(struct arguments *a)
 	if (!existed && !a->quiet)
 		cli_note("made the directory '%s'; it stays, other ranks may be using it", a->target);
 	find_place(a->place);
+	a->options.fs.loaders_watched = watches_loaders(a);
 	r = namespace_enter(&err, &user);
 	if (r < 0)
 		return cli_fail(&err);

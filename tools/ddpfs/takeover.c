@@ -82,6 +82,7 @@ static const struct field fields[] = {
 	FIELD(FIELD_BOOL, fs.gives_up_stderr),
 	FIELD(FIELD_BOOL, fs.debug),
 	FIELD(FIELD_BOOL, fs.log_history),
+	FIELD(FIELD_BOOL, fs.loaders_watched),
 	FIELD(FIELD_INT, fs.watchdog_s),
 	FIELD(FIELD_INT, fs.timeout_s),
 	FIELD(FIELD_BOOL, fs.timeout_set),

@@ -153,6 +153,11 @@ class Mount(type(Path())):
         """Forgets a list: nothing more of it is read ahead."""
         _follow.check(self._follower().ask({"how": "end", "list": list}))
 
+    def _announces_nothing(self, list, why):  # noqa: A002
+        """Says in `ddpfs stat` why no order is announced.  The server takes 255 printable ASCII characters."""
+        text = "".join(c if " " <= c <= "~" else " " for c in why)[:255]
+        _follow.check(self._follower().ask({"how": "none", "list": list, "reason": text}))
+
     def _announce_files(self, files):
         follower = self._follower()
         _follow.check(follower.ask({"how": "table-end", "table": files.name}))

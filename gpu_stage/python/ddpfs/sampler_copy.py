@@ -18,7 +18,8 @@ the kernel has it).  It prints nothing, and signals have their default effect on
 trainer, and when it is wrong.
 
 Nothing of install() raises in the trainer or prints, but one warning for a loader that the trainer follows itself, if
-none of its files lies on a mount.  DDPFS_DEBUG=1 prints why nothing is announced."""
+none of its files lies on a mount.  The mount of `ddpfs exec` and those of the loader's files are told why nothing is
+announced (order_note of `ddpfs stat`).  DDPFS_DEBUG=1 prints it."""
 
 import ctypes
 import errno
@@ -58,10 +59,39 @@ _COUNT = struct.Struct("q")
 _DEBUG = os.environ.get("DDPFS_DEBUG", "") not in ("", "0")
 _token = secrets.token_hex(4)  # two containers can have processes of the same number
 
+# Why nothing is announced, and what helps.
+TELL_PATHS = "call ddpfs.torch.follow(loader, paths=...)"
+NO_INDICES = f"an IterableDataset ({{}}) has no indices: {TELL_PATHS} with a function that returns an epoch's paths"
+NO_FILE = f"no file of the mount is found for an index of the dataset ({{}}): {TELL_PATHS} with a function from index to path"
+ELSEWHERE = "the files of the dataset's list ({}) are not on the mount: make it of paths below the mountpoint"
+NO_PATHS = "paths= of ddpfs.torch.follow gave no path below the mountpoint: 'ddpfs ls' shows mountpoints"
+DIFFERS = ("the sampler ({}) did not draw what its copy drew, as if it depends on the training: "
+           "announce with ddpfs.Mount(MNT).follow(...)")
+FAILED = f"the copy of the sampler failed ({{}}): {TELL_PATHS}, or announce with ddpfs.Mount(MNT).follow(...)"
+
 
 def _debug(what):
     if _DEBUG:
         print(f"ddpfs: {what}", file=sys.stderr, flush=True)
+
+
+def _kind(thing):
+    return type(thing).__name__
+
+
+def _tell_why(name, why, roots):
+    for root in dict.fromkeys([*filter(None, [os.environ.get("DDPFS_MOUNT")]), *roots]):
+        try:
+            Mount(root)._announces_nothing(name, why)
+        except Exception as error:
+            _debug(f"{name}: {error}")
+
+
+def _say_why(name, why, roots=()):
+    """Has the mounts say why nothing is announced.  A server that hangs does not hold up the trainer."""
+    _debug(f"{name}: nothing is announced: {why}")
+    if roots or os.environ.get("DDPFS_MOUNT"):
+        threading.Thread(target=_tell_why, args=(name, why, roots), name="ddpfs-why", daemon=True).start()
 
 
 def _number(index):
@@ -375,6 +405,7 @@ class Copy:
     """One epoch of a loader, or a part of it, announced by a child.  Its functions are for the loader's thread.
 
     wrong      the draws differ from the child's, or the child has failed
+    failed     the child has failed
     stopped    all was compared, and the child has stopped before a draw that nobody can know beforehand
     no_files   the child found no file of a ddpfs mount
     agreed     draws that were the child's, too"""
@@ -382,6 +413,7 @@ class Copy:
     def __init__(self, name, wary=False, continues=None):
         """wary: it stops before a draw that takes from a global random state.  continues: the Copy before it."""
         self.wary, self.wrong, self.stopped, self.no_files, self.agreed, self.roots = wary, False, False, False, 0, ()
+        self.failed = False
         self._name, self._child, self._shared, self._pipe, self._dataset = name, None, None, None, None
         self._pending, self._known, self._ended, self._unsure, self._before = [], 0, False, False, continues
 
@@ -424,7 +456,9 @@ class Copy:
                 sys.modules["torch"].set_num_threads(1)  # OpenMP's threads are not in a forked child
             _Child(self._name, self._shared, pipe, *work).run()
         except BaseException as error:  # whatever it is, the trainer's code must not go on in this process
-            _debug(f"{self._name}: the copy failed: {type(error).__name__}: {error}")
+            why = FAILED.format(f"{_kind(error)}: {error}"[:100])
+            _debug(f"{self._name}: {why}")
+            _tell_why(self._name, why, self._shared.roots())
         finally:
             os._exit(0)
 
@@ -475,11 +509,9 @@ class Copy:
             return False
         counts = [count for (count,) in _COUNT.iter_unpack(said)]
         self.no_files = NO_FILES in counts
-        if not counts or self.no_files:  # nothing: the child has failed
+        if not counts or self.no_files:  # nothing: the child has failed, and has said why
             self.wrong, self.wary = not counts, True  # no other copy would do better
-            if self.no_files:
-                _debug(f"{self._name}: no file of a ddpfs mount is found for an index: "
-                       "ddpfs.torch.follow(loader, paths=...) tells it")
+            self.failed = not counts
             self.close()
             self._pending.clear()
             return False
@@ -526,6 +558,7 @@ def _forget(roots, name):
 
 
 _wrong = weakref.WeakKeyDictionary()  # sampler or dataset: epochs in which it was wrong
+_why = weakref.WeakKeyDictionary()  # sampler or dataset that is left alone: why
 _lies_on_ddpfs = weakref.WeakKeyDictionary()  # dataset: whether
 _read_whole = weakref.WeakKeyDictionary()  # dataset: {index: paths}, what a Reader saw
 _names = set()  # numbers of lists that iterators have
@@ -538,6 +571,11 @@ def _count_wrong(thing, by=0):
         return _wrong[thing]
     except TypeError:
         return 0
+
+
+def _blame(thing, by, why):
+    if _count_wrong(thing, by) > 0:
+        _why[thing] = why
 
 
 def _remember(dataset, whole):
@@ -578,30 +616,40 @@ class _Announcing:
         self._number = next(i for i in range(len(_names) + 1) if i not in _names)
         _names.add(self._number)
 
+    def _name(self):
+        return f"torch-{os.getpid()}-{_token}-{self._number}"
+
+    def say(self, why, roots=()):
+        _say_why(self._name(), why, roots)
+
     def before(self, iterator, is_map):
         """The iterator is about to draw: an epoch begins if it draws from a new iterator of the sampler."""
         if iterator._sampler_iter is self._draws:
             return
         self.end()
         self._draws = iterator._sampler_iter
-        if any(_count_wrong(one) >= WRONG_MAX for one in (iterator._index_sampler, iterator._dataset)):
-            return
+        for one in iterator._index_sampler, iterator._dataset:
+            if _count_wrong(one) >= WRONG_MAX:
+                self.say(_why[one])
+                return
         paths = self._paths
         if is_map and (paths is not None or _may_lie_on_ddpfs(iterator._dataset)):
             work = self._draws, iterator._auto_collation, iterator._dataset, paths
         elif not is_map and paths is not None:
             work = iter(paths() if callable(paths) else paths), False, None, None
         else:
+            if not is_map or not _why:  # a list of other files is a lesser reason than all others
+                self.say((ELSEWHERE if is_map else NO_INDICES).format(_kind(iterator._dataset)))
             self._warn("the files of the dataset's list lie on no ddpfs mount, so nothing is read ahead: make the "
                        "dataset of paths below a mountpoint; 'ddpfs ls' shows them")
             return
-        self._copy = Copy(f"torch-{os.getpid()}-{_token}-{self._number}")
+        self._copy = Copy(self._name())
         self._copy.start(*work)
 
     def _go_on(self, iterator):
         """Has a copy made of the sampler as it is now."""
         before = self._copy
-        self._copy = Copy(f"torch-{os.getpid()}-{_token}-{self._number}", True, before)
+        self._copy = Copy(self._name(), True, before)
         self._copy.start(self._draws, iterator._auto_collation, iterator._dataset, self._paths)
 
     def after(self, iterator, drawn, is_map):
@@ -615,10 +663,15 @@ class _Announcing:
         if (copy.stopped or copy.wrong and not copy.wary) and copy.agreed >= STRETCH_MIN:
             self._go_on(iterator)
             return
-        if copy.wrong:
-            _count_wrong(iterator._index_sampler, 1)
+        why = NO_PATHS if self._paths is not None else NO_FILE.format(_kind(iterator._dataset))
         if copy.no_files:
-            _count_wrong(iterator._dataset, WRONG_MAX)
+            _blame(iterator._dataset, WRONG_MAX, why)
+        elif copy.wrong:
+            sampler = getattr(iterator._index_sampler, "sampler", iterator._index_sampler)
+            why = FAILED.format("DDPFS_DEBUG=1 prints it") if copy.failed else DIFFERS.format(_kind(sampler))
+            _blame(iterator._index_sampler, 1, why)
+        if copy.no_files or copy.wrong and not copy.failed:
+            self.say(why, copy.roots)
         if copy.wrong or copy.no_files or copy.stopped and not copy.agreed:
             copy.forget()
         if copy.wrong or copy.no_files or copy.stopped:
@@ -678,7 +731,7 @@ def install(dataloader, automatic=False):
         try:
             function(iterator, *arguments, iterator._dataset_kind == dataloader._DatasetKind.Map)
         except Exception as error:
-            _debug(f"nothing is announced: {error!r}")
+            iterator._ddpfs.say(FAILED.format(repr(error)[:100]))
             iterator._ddpfs.end(forget=True)
 
     @functools.wraps(init)
