@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <unistd.h>
 
 #include "shard/block_sum.h"
 
@@ -300,6 +301,7 @@ void *prefetch_deliver_run(void *arg)
 	struct prefetch *p = arg;
 	struct prefetch_read *read;
 	pthread_setname_np(pthread_self(), "deliver");
+	p->figures.deliver_tid = gettid();
 	while ((read = wait_landed(p)))
 		prefetch_deliver_read(p, read, true);
 	return NULL;

@@ -44,6 +44,7 @@ static void take_size(struct prefetch_depth *depth, uint64_t bytes)
 	if (depth->hold == FIXED || depth->depth <= most(depth))
 		return;
 	depth->depth = depth->settled = most(depth);
+	depth->full = false;
 	depth->settled_rate = 0;
 	depth->since_ns = 0;
 }
@@ -71,6 +72,7 @@ static void judge(struct prefetch_depth *depth, double rate)
 		}
 		depth->depth = next_trial(depth);
 		if (depth->depth == depth->settled) {
+			depth->full = depth->full && !depth->up; /* nobody knows what more reads would bring */
 			depth->up = !depth->up;
 			depth->hold = HOLD;
 		}
@@ -83,10 +85,12 @@ static void judge(struct prefetch_depth *depth, double rate)
 		depth->settled_rate = rate;
 		depth->hold = depth->up ? 1 : HOLD_AGAIN;
 		depth->failed = false;
+		depth->full = depth->full && !depth->up;
 	} else {
 		/* One interval may be slow by chance, and HOLD intervals with too small a depth are long. */
 		bool again = depth->store && depth->up && !depth->failed;
 		depth->depth = depth->settled;
+		depth->full = depth->full || (depth->up && !again);
 		depth->up = again || !depth->up;
 		depth->hold = again ? HOLD_AGAIN : HOLD;
 		depth->failed = again;
@@ -132,6 +136,11 @@ void prefetch_depth_feed(struct prefetch_depth *depth, uint64_t now_ns, uint64_t
 		return;
 	judge(depth, (double)depth->bytes / (double)(now_ns - depth->since_ns));
 	depth->since_ns = 0;
+}
+
+bool prefetch_depth_is_most(const struct prefetch_depth *depth)
+{
+	return depth->hold == FIXED || depth->settled >= most(depth);
 }
 
 uint64_t prefetch_depth_rate(const struct prefetch_depth *depth)

@@ -33,6 +33,7 @@ struct prefetch_depth {
 	double settled_rate; /* bytes per ns at that depth; 0: not measured */
 	bool up;             /* the next trial is with a larger depth */
 	bool failed;         /* ... and is made once more, because the latest one did not raise the rate */
+	bool full;           /* the latest trial with a larger depth did not raise the rate */
 	uint32_t hold;       /* intervals until the next trial */
 	uint64_t least_ns;   /* the shortest read at the start; 0: none */
 	bool starting;       /* no trials yet: reads do not get slower */
@@ -56,5 +57,8 @@ void prefetch_depth_feed(struct prefetch_depth *depth, uint64_t now_ns, uint64_t
 
 /* Returns the bytes per second at the settled depth; 0: not measured. */
 uint64_t prefetch_depth_rate(const struct prefetch_depth *depth);
+
+/* Returns whether no larger depth is allowed. */
+bool prefetch_depth_is_most(const struct prefetch_depth *depth);
 
 #endif

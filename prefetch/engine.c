@@ -458,6 +458,23 @@ static void take_short_slices(void)
 	syscall(SYS_sched_setattr, 0, &attr, 0);
 }
 
+/* Leaves figures of the reads in flight, before the engine waits for them. */
+static void show_reading(struct prefetch *p)
+{
+	struct prefetch_reading *r = &p->reading;
+	struct prefetch_figures *f = &p->figures;
+	uint64_t now = base_now_ns();
+	if (r->device_full)
+		atomic_fetch_add_explicit(&f->full_ns, now - r->full_at_ns, memory_order_relaxed);
+	r->device_full = r->inflight_ahead >= r->depth.depth;
+	r->full_at_ns = now;
+	atomic_store_explicit(&f->inflight, r->inflight, memory_order_relaxed);
+	atomic_store_explicit(&f->depth, r->depth.settled, memory_order_relaxed);
+	atomic_store_explicit(&f->rate, prefetch_depth_rate(&r->depth), memory_order_relaxed);
+	atomic_store_explicit(&f->depth_full, r->depth.full, memory_order_relaxed);
+	atomic_store_explicit(&f->depth_most, prefetch_depth_is_most(&r->depth), memory_order_relaxed);
+}
+
 void *prefetch_engine_run(void *arg)
 {
 	struct prefetch *p = arg;
@@ -492,10 +509,7 @@ void *prefetch_engine_run(void *arg)
 		bool sleep = prepare_sleep(p, drained, rest_ns >= 0, soon_ns > 0, &leave);
 		if (leave)
 			break;
-		atomic_store_explicit(&p->figures.inflight, p->reading.inflight, memory_order_relaxed);
-		atomic_store_explicit(&p->figures.depth, p->reading.depth.settled, memory_order_relaxed);
-		atomic_store_explicit(&p->figures.rate, prefetch_depth_rate(&p->reading.depth), memory_order_relaxed);
-		p->reading.device_full = p->reading.inflight_ahead >= p->reading.depth.depth;
+		show_reading(p);
 		atomic_store_explicit(&p->figures.busy_ns, 0, memory_order_relaxed);
 		prefetch_io_wait(p->io, sleep ? timeout : 0, &done);
 		atomic_store_explicit(&p->figures.busy_ns, base_now_ns(), memory_order_relaxed);

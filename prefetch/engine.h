@@ -375,6 +375,7 @@ struct prefetch_reading {
 	struct prefetch_read_list parked;  /* scheduled reads that wait for memory or an entry of the file table */
 	uint32_t inflight;                 /* reads in flight */
 	uint32_t inflight_ahead;           /* scheduled ones of them */
+	uint64_t full_at_ns;               /* when device_full was set or cleared */
 	bool device_full;  /* when the engine last waited, as many scheduled reads were in flight as the depth allows */
 	uint32_t read_max; /* bytes of a scheduled read, at most; constant */
 	struct prefetch_depth depth;
@@ -457,9 +458,9 @@ struct prefetch_figures {
 	_Atomic uint32_t inflight, depth;
 	_Atomic uint32_t callers; /* reads of callers, from their start until they are delivered */
 	_Atomic bool room;        /* callers may read: demands need not wait for room in the sink */
-	_Atomic uint64_t rate, busy_ns;
-	_Atomic pid_t tid;
-	_Atomic bool direct;
+	_Atomic uint64_t rate, busy_ns, full_ns;
+	_Atomic pid_t tid, deliver_tid;
+	_Atomic bool direct, depth_full, depth_most;
 	struct prefetch_hist waits;
 };
 

@@ -496,9 +496,13 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 		.regained = atomic_load_explicit(&c->regained, memory_order_relaxed),
 		.device_rate = atomic_load_explicit(&p->figures.rate, memory_order_relaxed),
 		.depth = atomic_load_explicit(&p->figures.depth, memory_order_relaxed),
+		.full_ns = atomic_load_explicit(&p->figures.full_ns, memory_order_relaxed),
+		.depth_full = atomic_load_explicit(&p->figures.depth_full, memory_order_relaxed),
+		.depth_most = atomic_load_explicit(&p->figures.depth_most, memory_order_relaxed),
 		.inflight = atomic_load_explicit(&p->figures.inflight, memory_order_relaxed) +
 		            atomic_load_explicit(&p->figures.callers, memory_order_relaxed),
 		.tid = atomic_load_explicit(&p->figures.tid, memory_order_relaxed),
+		.deliver_tid = atomic_load_explicit(&p->figures.deliver_tid, memory_order_relaxed),
 		.engine_cpu_ns = cpu_ns(p->engine_thread),
 		.deliver_cpu_ns = cpu_ns(p->deliver_thread),
 		.busy_ns = atomic_load_explicit(&p->figures.busy_ns, memory_order_relaxed),

@@ -183,8 +183,12 @@ struct prefetch_stats {
 	uint64_t regained;    /* blocks that prefetch_looked has had read */
 	uint64_t device_rate; /* bytes per second of the source at the settled depth; 0: not measured */
 	uint32_t depth;       /* scheduled reads in flight that the engine allows now */
+	uint64_t full_ns;     /* for which so many were in flight */
+	bool depth_full;      /* a larger depth did not raise the rate when it was last tried */
+	bool depth_most;      /* the depth is the largest one that is allowed */
 	uint32_t inflight;    /* reads in flight now, also those of callers */
 	pid_t tid;            /* of the engine thread */
+	pid_t deliver_tid;    /* 0: not known yet */
 	/* Processor time of these threads. */
 	uint64_t engine_cpu_ns, deliver_cpu_ns;
 	/* CLOCK_MONOTONIC when the engine thread began its present round of work; 0: it waits for work. */

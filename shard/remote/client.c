@@ -147,6 +147,15 @@ static void count(struct remote_client *c, uint64_t *counter, uint64_t n)
 	*counter += n;
 }
 
+static void count_answer(struct remote_client *c, uint64_t first_byte_ns)
+{
+	lock_for_scope(&c->lock);
+	c->stats.answers++;
+	c->stats.first_byte_ns += first_byte_ns;
+	if (!c->stats.first_byte_least_ns || first_byte_ns < c->stats.first_byte_least_ns)
+		c->stats.first_byte_least_ns = first_byte_ns;
+}
+
 static void tell_error(struct remote_client *c, const char *text)
 {
 	lock_for_scope(&c->lock);
@@ -256,6 +265,8 @@ static bool begin_body(struct transfer *t)
 		remote_latency_add(&c->latency, now - t->started_ns);
 		c->answered_ns = now;
 	}
+	if (t->status == 206 || t->status == 200)
+		count_answer(c, now - t->started_ns);
 	if (t->status == 200) /* the server sends all of the object */
 		t->refused = t->read->offset + t->pos == 0 ? 0 : -EOPNOTSUPP;
 	if (t->status == 206 && !t->ranged) /* its bytes may be any part of the object */
@@ -279,7 +290,8 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
 	struct remote_client *c = t->client;
 	struct remote_read *read = t->read;
 	size_t len = size * n;
-	if (!t->first && !begin_body(t))
+	bool first = !t->first;
+	if (first && !begin_body(t))
 		return CURL_WRITEFUNC_ERROR;
 	if (t->status != 206 && t->status != 200) {
 		size_t room = sizeof(t->error) - 1 - t->error_len, part = len < room ? len : room;
@@ -291,7 +303,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
 	size_t taken = len < read->len - t->pos ? len : read->len - t->pos;
 	uint32_t end = t->pos + (uint32_t)taken;
 	size_t used = 0;
-	uint64_t now = base_now_ns();
+	uint64_t now = base_now_ns(), body_ns = first ? 0 : now - t->progress_ns;
 	c->live_ns = live_until(c, now);
 	t->progress_ns = c->heard_ns = now;
 	if (end > read->high) {
@@ -309,6 +321,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
 	t->pos = end;
 	lock_for_scope(&c->lock);
 	c->stats.bytes += len;
+	c->stats.body_ns += body_ns;
 	c->stats.wasted_bytes += len - used;
 	/* A server that answers with the whole object is stopped at the end of the range. */
 	return taken == len ? len : CURL_WRITEFUNC_ERROR;
@@ -844,6 +857,10 @@ static void *run(void *arg)
 	struct remote_client *c = arg;
 	bool all_read = true; /* else a transfer may look slow whose bytes have come */
 	pthread_setname_np(pthread_self(), "http");
+	{
+		lock_for_scope(&c->lock);
+		c->stats.tid = gettid();
+	}
 	while (take_submitted(c)) {
 		take_ends(c);
 		uint64_t now = base_now_ns();

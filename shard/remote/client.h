@@ -28,6 +28,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "shard/base/err.h"
 #include "shard/remote/store.h"
@@ -88,9 +89,13 @@ struct remote_stats {
 	uint64_t bytes;                                /* of bodies that arrived, used or not */
 	uint64_t wasted_bytes;                         /* of these, what was there already */
 	uint64_t first_byte_p50_ns, first_byte_p99_ns; /* of the last 256 transfers */
+	uint64_t answers;                              /* of which a byte of an object came */
+	uint64_t first_byte_ns, body_ns;               /* their times until that byte, and from it on, added */
+	uint64_t first_byte_least_ns;                  /* the shortest of all; 0: none yet */
 	uint32_t limit;                                /* transfers that may run at the same time, now */
 	uint32_t running;                              /* that run now */
 	uint64_t cpu_ns;                               /* processor time of the http thread */
+	pid_t tid;                                     /* ... and its number */
 	/* How long reads have waited for a store that does not answer; 0: it answers. */
 	uint64_t away_ns;
 	char error[256]; /* the reason of the latest failure; "": none yet */

@@ -112,6 +112,25 @@ static void one_slow_interval_does_not_end_the_search(void **state)
 	assert_in_range(depth.settled, 2 * PREFETCH_DEPTH_START, PREFETCH_DEPTH_MAX);
 }
 
+/* What brings no more bytes is known only after a larger depth was tried. */
+static void a_full_link_is_known_as_such(void **state)
+{
+	struct prefetch_depth depth;
+	(void)state;
+	for (int store = 0; store < 2; store++) {
+		prefetch_depth_init(&depth, 0, store);
+		run_device(&depth, 20000000, 100000000, 110000, PREFETCH_DEPTH_START);
+		assert_false(depth.full);
+		run_device(&depth, 20000000, 100000000, 110000, 100000);
+		assert_true(depth.full);
+		assert_false(prefetch_depth_is_most(&depth));
+		/* Each read takes as long as before however many there are. */
+		run_device(&depth, 20000000, UINT64_C(100000000000), 110000, 100000);
+		assert_false(depth.full);
+		assert_true(prefetch_depth_is_most(&depth));
+	}
+}
+
 static void idle_times_say_nothing(void **state)
 {
 	struct prefetch_depth depth;
@@ -182,6 +201,7 @@ int main(void)
 		cmocka_unit_test(small_reads_may_be_more),
 		cmocka_unit_test(a_little_more_is_not_worth_a_full_link),
 		cmocka_unit_test(one_slow_interval_does_not_end_the_search),
+		cmocka_unit_test(a_full_link_is_known_as_such),
 		cmocka_unit_test(idle_times_say_nothing),
 		cmocka_unit_test(a_fixed_depth_stays),
 		cmocka_unit_test(quantiles_are_within_a_bucket),

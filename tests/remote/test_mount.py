@@ -4,7 +4,9 @@
 import errno
 import hashlib
 import json
+import mmap
 import os
+import random
 import shutil
 import subprocess
 import time
@@ -324,6 +326,34 @@ def test_the_statistics_say_what_limits(stored, mount):
     while not tools.stat_json(m.path).get("limited_by", "").startswith("nothing:"):
         assert time.monotonic() < deadline, tools.stat_json(m.path)
         time.sleep(0.5)
+
+
+def limits_of(m, names, seconds):
+    """What limits in the intervals of some time in which one file after the other is read past the page cache."""
+    said, end = [], time.monotonic() + seconds
+    with mmap.mmap(-1, 1 << 20) as room:
+        while time.monotonic() < end:
+            fd = os.open(m.path / random.choice(names), os.O_RDONLY | os.O_DIRECT)
+            os.preadv(fd, [room], 0)
+            os.close(fd)
+            said.append(tools.stat_json(m.path).get("limited_by", "").partition(":")[0])
+    return set(said)
+
+
+def test_a_steady_reader_waits_for_answers_and_not_for_the_link(stored, http_store, mount):
+    """It comes at the best rate that was ever seen, far below what the link can do."""
+    url, files = stored
+    http_store.set(latency_ms=100)
+    m = mount(url, "view=all,layout=tree,memory=8M")
+    said = limits_of(m, [name for name in files if files[name]], 18)
+    assert "latency" in said and said <= {"", "nothing", "latency"}, said
+
+
+def test_a_dataset_on_a_disk_with_a_tier_waits_for_a_disk(stored, http_store, scratch, mount):
+    (scratch / "tier").mkdir()
+    m = mount(http_store.root / "train", f"view=all,layout=tree,memory=8M,tier={scratch / 'tier'},tier_size=64M")
+    said = limits_of(m, [name for name in stored[1] if stored[1][name]], 12)
+    assert said > {""} and said <= {"", "nothing", "disk", "tier disk", "processor"}, said
 
 
 @pytest.fixture

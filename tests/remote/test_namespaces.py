@@ -19,8 +19,8 @@ LATENCY_MS = 20  # of each answer of the store
 
 
 @pytest.fixture
-def hosts():
-    with TwoHosts(MEGABYTES_S) as one:
+def hosts(request):
+    with TwoHosts(getattr(request, "param", MEGABYTES_S)) as one:
         yield one
 
 
@@ -86,6 +86,18 @@ def test_an_epoch_uses_the_link_and_fetches_nothing_twice(hosts, stored, mount):
     on_the_link_s = size / (MEGABYTES_S * 1e6)
     one_by_one_s = on_the_link_s + len(digests) * LATENCY_MS / 1e3
     assert 0.9 * on_the_link_s < seconds < one_by_one_s / 2, f"{seconds:.1f} s: {on_the_link_s:.1f} s on the link"
+
+
+@pytest.mark.parametrize("hosts", [2], indirect=True)
+def test_a_full_link_is_said(hosts, stored, mount):
+    m, reader = epoch(mount, hosts, stored[0], "8M")
+    reader.go.set()
+    reader.start()
+    said = set()
+    while reader.is_alive():
+        said.add(tools.stat_json(m.path).get("limited_by", "").partition(":")[0])
+        time.sleep(0.5)
+    assert "link" in said, said
 
 
 def test_readers_wait_while_the_link_is_down(hosts, stored, mount):

@@ -56,6 +56,17 @@ def test_an_epoch_in_the_own_order(nginx, files, mount):
     assert sorted((m.path / name).read_bytes() for name in names) == sorted(files.values())
 
 
+def test_a_link_that_is_slow_is_said(nginx, files, mount):
+    """nginx sends 20,000 bytes a second; a file has three times as many."""
+    m = mount(f"{nginx(rate=20_000).url}/train", "view=all,layout=tree,memory=8M")
+    names = [name for name in files if len(files[name]) == 65_536]
+    for name in names:
+        (m.path / name).read_bytes()
+        if tools.stat_json(m.path).get("limited_by", "").startswith("link:"):
+            return
+    pytest.fail("no slow link is said")
+
+
 def test_a_replaced_shard_gives_no_other_bytes(nginx, files, mount, scratch):
     m = mount(f"{nginx().url}/train", "view=all,layout=tree,memory=64M")
     for shard in (scratch / "objects/train").glob("shard-*"):
