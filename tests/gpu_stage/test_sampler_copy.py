@@ -641,6 +641,50 @@ def test_other_datasets_have_no_announcement(scratch, recorder, dataset):
     assert len(caught) == 1 and said[dataset] in str(caught[0].message)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["list", "generator function", "iterable"])
+def test_paths_that_shuffle_change_no_random_state(place, recorder, kind, workers):
+    """The function shuffles as the dataset does, with each library, and counts its epochs."""
+    files = [path for path, _ in Files(place).samples]
+    epochs = []
+
+    def drawn():
+        order = torch.randperm(len(files)).tolist()
+        np.random.shuffle(order)
+        random.shuffle(order)
+        return [files[i] for i in order]
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter([files.index(path) for path in drawn()])
+
+    class Shuffled:
+        def __iter__(self):
+            return iter(paths())
+
+    def paths():
+        epochs.append(len(epochs))
+        return drawn()
+
+    def generated():
+        yield from drawn()
+
+    def read_epochs(loader):
+        return [read(loader, workers == 0 and until_told(recorder, len(files) * (i + 1))) for i in range(2)]
+
+    given = {"list": paths, "generator function": generated, "iterable": Shuffled()}[kind]
+    seed_all()
+    plain = DataLoader(Stream(), 8, num_workers=workers)
+    expected = [read(plain) for _ in range(2)]
+    states = all_states()
+    seed_all()
+    assert read_epochs(ddpfs.torch.follow(DataLoader(Stream(), 8, num_workers=workers), paths=given)) == expected
+    assert all_states() == states
+    assert epochs == ([] if kind == "generator function" else [0, 1])
+    if workers == 0:
+        assert len(set(recorder.names()[:len(files)])) == len(files)
+
+
 @pytest.mark.parametrize("kind", ["map", "iterable"])
 def test_paths_of_no_mount_are_warned_of_once(scratch, recorder, kind):
     class Stream(IterableDataset):
@@ -826,6 +870,10 @@ def test_wrong_use_is_told():
         ddpfs.torch.follow(DataLoader(type("Stream", (IterableDataset,), {"__iter__": lambda _: iter(())})()))
     with pytest.raises(TypeError, match="takes an index"):
         ddpfs.torch.follow(DataLoader([1]), paths=["a"])
+    stream = type("Stream", (IterableDataset,), {"__iter__": lambda _: iter(())})
+    for once in (path for path in ["a"]), iter(["a"]), map(str, ["a"]):
+        with pytest.raises(TypeError, match="nothing left in the second epoch: give the function that makes it, or a list"):
+            ddpfs.torch.follow(DataLoader(stream()), paths=once)
 
 
 def test_places(place, scratch, monkeypatch):

@@ -636,7 +636,8 @@ class _Announcing:
         if is_map and (paths is not None or _may_lie_on_ddpfs(iterator._dataset)):
             work = self._draws, iterator._auto_collation, iterator._dataset, paths
         elif not is_map and paths is not None:
-            work = iter(paths() if callable(paths) else paths), False, None, None
+            with _RandomStates():  # it may shuffle.  In this process, as it may count epochs
+                work = iter(paths() if callable(paths) else paths), False, None, None
         else:
             if not is_map or not _why:  # a list of other files is a lesser reason than all others
                 self.say((ELSEWHERE if is_map else NO_INDICES).format(_kind(iterator._dataset)))

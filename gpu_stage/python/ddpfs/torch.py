@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch: Stage as an IterableDataset, and follow(loader), which announces what a DataLoader will open."""
 
+from collections.abc import Iterator
+
 from torch.utils.data import DataLoader, IterableDataset, dataloader, get_worker_info
 
 from ddpfs import sampler_copy
@@ -53,8 +55,9 @@ def follow(loader, paths=None):
     paths   map-style dataset: a function from an index to the path, or to the list of the paths, that the dataset
             opens.  None: some items are tried, and a list of the dataset that names their files is looked for;
             without a list, the dataset is asked for each item, up to the open of its file.
-            IterableDataset: the paths in the order in which they are opened, as an iterable, or as a function without
-            arguments that returns one for each epoch.
+            IterableDataset: the paths in the order in which they are opened, as a list, or as a function without
+            arguments (a generator function, too) that returns those of one epoch.  It is called at the begin of each
+            epoch, in this process, and the random states are put back afterwards.
 
     Each epoch forks the process once (sampler_copy.py).  A sampler whose draws depend on the training is found out by
     comparison and left alone.  Under `ddpfs exec -o view=all` all loaders are followed without it."""
@@ -64,5 +67,8 @@ def follow(loader, paths=None):
         raise ValueError("an IterableDataset has no indices: give paths=, a function that returns an epoch's paths")
     if paths is not None and not callable(paths) and not isinstance(loader.dataset, IterableDataset):
         raise TypeError("paths is no function: give one that takes an index and returns the path")
+    if isinstance(paths, Iterator):
+        raise TypeError(f"paths is a {type(paths).__name__}, which has nothing left in the second epoch: give the function "
+                        "that makes it, or a list")
     sampler_copy.watch(dataloader, loader, paths)
     return loader
