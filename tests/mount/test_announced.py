@@ -7,6 +7,7 @@ spared, on a machine of whatever speed.  The kernel may take pages back at any t
 import array
 import gc
 import json
+import mmap
 import os
 import random
 import signal
@@ -688,6 +689,69 @@ def test_what_the_command_refuses(mounted, scratch):
         assert done.returncode == code and said in done.stderr, (words, done.stderr)
     done = tools.ddpfs("ctl", mounted.path, "epoch", "--append", check=False)
     assert done.returncode == 2 and "belong to follow" in done.stderr
+
+
+# A reader process.  It reads no entry before it is announced, and waits as the readers above do.  `words` are shared by
+# all: entries announced to each reader, then entries that each has read.
+READER = """
+import mmap, sys
+from types import SimpleNamespace
+from helpers.datasets import content
+from helpers.waiting import wait_until
+from mount.control import stats
+
+mountpoint, shared, server, size, number = sys.argv[1:3] + [int(word) for word in sys.argv[3:]]
+mount = SimpleNamespace(process=SimpleNamespace(pid=server))
+order = sys.stdin.read().split()
+with open(shared, "r+b") as file:
+    words = memoryview(mmap.mmap(file.fileno(), 32)).cast("q")
+for at in range(0, len(order), 16):
+    batch = order[at:at + 16]
+    wait_until(lambda: words[number] >= at + len(batch), "the announcement")
+    wait_until(lambda: (now := stats(mount))["idle"] and not now["recognise_queue"], "an idle engine", pause_s=0.002)
+    for path in batch:
+        with open(f"{mountpoint}/{path}", "rb") as file:
+            assert file.read() == content(path, size), path
+    words[2 + number] = at + len(batch)
+"""
+
+
+@pytest.mark.parametrize("how", ["append", "replace"])
+def test_lists_that_grow_while_two_processes_read_them(mounted, packed, scratch, how):
+    """One list a reader, in small steps, in turn.  "replace": at each 200 entries a list begins anew where its reader is."""
+    rng = random.Random(31)
+    shuffled = rng.sample(packed[1], len(packed[1]))
+    orders = shuffled[::2], shuffled[1::2]
+    (scratch / "words").write_bytes(bytes(32))
+    with open(scratch / "words", "r+b") as file:
+        words = memoryview(mmap.mmap(file.fileno(), 32)).cast("q")
+    mount, before = ddpfs.Mount(mounted.path), settled(mounted)
+    readers = [subprocess.Popen([sys.executable, "-c", READER, mounted.path, scratch / "words", str(mounted.process.pid),
+                                 str(SIZE), str(i)], stdin=subprocess.PIPE, text=True, preexec_fn=tools.die_with_parent,
+                                env={**os.environ, "PYTHONPATH": str(tools.ROOT / "tests")}) for i in range(2)]
+    for reader, order in zip(readers, orders):
+        reader.stdin.write("\n".join(order))
+        reader.stdin.close()
+    i, steps, begun = 0, 0, [0, 0]  # where the list of each reader began
+    while any(words[i] < len(order) for i, order in enumerate(orders)):
+        i = 1 - i
+        at, read_to = words[i], words[2 + i]
+        end = min(at + rng.randint(1, 24), read_to + 200, len(orders[i]))
+        anew = how == "replace" and read_to >= begun[i] + 200 or at == 0
+        if end > at:
+            begun[i] = read_to if anew else begun[i]
+            mount.follow(orders[i][read_to if anew else at:end], list=f"rank{i}", append=not anew)
+            words[i] = end
+            steps += 1
+        else:
+            time.sleep(0.001)
+        assert not any(reader.poll() for reader in readers), "a reader failed"
+    assert [reader.wait() for reader in readers] == [0, 0]
+    after = settled(mounted)
+    assert steps > 100 and after["orders_dropped"] == 0
+    explained = 0.99 if how == "append" else 0.95  # a list that begins anew explains only what is surely its own
+    assert after["announced_opens"] - before["announced_opens"] >= explained * len(shuffled)
+    assert misses(before, after) <= 0.01 * len(shuffled)
 
 
 def test_a_stream_is_announced_as_it_comes(mounted, packed):
