@@ -4,6 +4,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import tarfile
@@ -12,6 +13,7 @@ import time
 import pytest
 
 from helpers import datasets, tools
+from helpers.terminal import OnTerminal
 from helpers.waiting import wait_until
 from mount import control
 
@@ -135,6 +137,56 @@ def test_an_interrupted_one_goes_on(how, status, stored, scratch, http_store):
     done = warm(scratch, url)
     assert done["held_bytes"] == sum(map(len, files.values()))
     assert done["fetched_bytes"] < size - 100_000
+
+
+BAR = re.compile(r"\rwarming \[(=*) *\] +(\d+)% \S+( \S+)?, \S+( \S+)?/s, \S+ left")
+
+
+def shares(text):
+    """What the bar has shown, in percent."""
+    return [int(found[2]) for found in BAR.finditer(text)]
+
+
+def test_a_terminal_shows_a_bar_which_is_wiped_at_the_end(stored, scratch, http_store):
+    url, files, _ = stored
+    http_store.set(bps=2_000_000)
+    with OnTerminal(command(scratch, url)[:-1], stdout=subprocess.PIPE, text=True) as ran:
+        assert ran.wait() == 0, ran.text
+        said = ran.process.stdout.read()
+    seen = shares(ran.text)
+    assert len(set(seen)) > 1 and seen == sorted(seen) and seen[-1] <= 100, ran.text
+    assert ran.text.endswith("\r\x1b[K"), ran.text
+    total = float(sum(map(len, files.values())))
+    held, whole, _fetched = re.fullmatch(r"the tier has (\S+ \S+) of (\S+ \S+); (\S+ \S+) were fetched\n", said).groups()
+    assert held == whole == f"{total / (1 << 20):.1f} MiB"
+
+
+def test_without_a_terminal_there_is_no_bar(stored, scratch, http_store):
+    http_store.set(bps=4_000_000)  # slow enough for one
+    ran = subprocess.run(command(scratch, stored[0])[:-1], capture_output=True, text=True, timeout=200, check=True)
+    assert ran.stderr == "" and ran.stdout.count("\n") == 1 and "\r" not in ran.stdout
+
+
+def test_ctrl_c_leaves_a_valid_tier_and_the_next_run_goes_on(stored, scratch, http_store):
+    url, files, _ = stored
+    total = sum(map(len, files.values()))
+    http_store.set(bps=1_000_000)
+    with OnTerminal(command(scratch, url), stdout=subprocess.PIPE, text=True) as first:
+        while not any(shares(first.text)):
+            assert first.read(), first.text
+        first.press("\x03")
+        assert first.wait() == -signal.SIGINT
+        assert first.process.stdout.read() == ""
+    assert first.text.endswith("\r\x1b[Kddpfs: interrupted: what the tier has stays; the same command goes on\r\n"), first.text
+    verified = json.loads(tools.ddpfs("tier", "--json", f"--verify={url}", scratch / "tier").stdout)["verified"]
+    assert verified["damaged"] == 0 and verified["right"] and verified["absent"], verified
+    http_store.set()
+    with OnTerminal(command(scratch, url), stdout=subprocess.PIPE, text=True) as second:
+        assert second.wait() == 0, second.text
+        done = json.loads(second.process.stdout.read())
+    assert done["held_bytes"] == total > done["stored_bytes"]
+    one, = json.loads(tools.ddpfs("tier", "--json", scratch / "tier").stdout)["datasets"]
+    assert one["hits"] == verified["right"], "each block that the first run stored was read from the tier"
 
 
 def test_several_at_once_fetch_each_byte_once(stored, scratch, http_store):
