@@ -323,6 +323,9 @@ def announced(env):
     return out
 
 
+FIRST_WINDOW = 1024  # opens: the first announcement of gpu_stage/python/ddpfs/sampler_copy.py
+
+
 class _Known:
     """What a mount has counted when it knows its order, and since then."""
 
@@ -339,6 +342,14 @@ class _Known:
             time.sleep(0.01)
         if self.at is None:
             raise RuntimeError(f"the order is not {self.source}, but {stats['order_source']}: {stats['order_note']}")
+
+    def wait_for_opens(self, n):
+        """Waits for so many opens more, and counts from there."""
+        self.wait()
+        end, known = time.monotonic() + 60, self.at["opens"]
+        while self.at["opens"] - known < n and time.monotonic() < end:
+            time.sleep(0.01)
+            self.at = self.store.stats()
 
     def missed_since(self):
         stats = self.store.stats()
@@ -381,6 +392,34 @@ def known_torch(env):
             out.append(Check(f"{what}, PyTorch, memory=512M, epoch {epoch + 1} / loose ext4 cold", _median(ratios[epoch]),
                              ">=", bar))
         out.append(Check(f"{what}, PyTorch: opens that miss once the order is known", _median(missed[1:]), "<=", 0.01))
+    return out
+
+
+def announced_samplers(env):
+    """PyTorch with 2 and 4 workers over a tree of all files, with samplers that only the hook of `ddpfs exec` can tell:
+    weighted, bucketed batches, a generator of its own (numpy's).  Opens that miss after the first window."""
+    names = [name for name, _ in env.dataset.files]
+    first = min(FIRST_WINDOW, len(names) // 10)
+    out = []
+    for kind, what in (("weighted", "weighted"), ("bucketed", "bucketed batches"), ("numpy", "own generator")):
+        for workers in (2, 4):
+            missed, at_first = [], []
+            for _ in range(env.reps):
+                s = _ddpfs(env, "ddpfs-full", rank=None, world=None, view="all", layout="tree", memory="512M")
+                os.makedirs(s.mnt, exist_ok=True)
+                listed = env.dataset.write_list(s.mnt, names, f"list-{kind}")
+                environ = {**s.environ(), "DDPFS_MOUNT": s.mnt, "DDPFS_VIEW": "all", "LOADER_WORKERS": str(workers),
+                           "PYTHONPATH": f"{TOP}/gpu_stage/python/exec"}
+                with reading(env, measure.py_reader(env, kind, listed), environ) as child:
+                    env.cg.recycle()
+                    with mounted(env, s) as mounts:
+                        known = _Known(s, "announced")
+                        child.one_pass(mounts, lambda: known.wait_for_opens(first))
+                        missed.append(known.missed_since())
+                        at_first.append(known.at["misses"])
+            out.append(Check(f"{what}, {workers} workers: opens that miss after the first window", _median(missed), "<=",
+                             0.01 if env.dataset.kind == "B" else 0.005,
+                             f"{_median(at_first):.0f} misses before; runs: {', '.join(f'{m:.2%}' for m in missed)}"))
     return out
 
 
@@ -553,7 +592,7 @@ def stage(env):
 
 
 CASES = {"demand85": demand85, "delay20ms": delay20ms, "boundaries": boundaries, "foreign": foreign, "foreign-torch": foreign_torch,
-         "announced": announced, "known-torch": known_torch,
+         "announced": announced, "known-torch": known_torch, "announced-samplers": announced_samplers,
          "two-ranks": two_ranks, "shared-memory": shared_memory, "partial-memory": partial_memory,
          "deal-block": deal_block, "limited": limited, "memory-bound": memory_bound, "first-sample": first_sample, "python": python,
          "stage": stage}

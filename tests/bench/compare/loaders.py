@@ -2,10 +2,10 @@
 """Packs a dataset for a loader library, or reads one rank's part with a Python loader.
 
 usage: loaders.py pack wds|mds|litdata|hf SOURCE OUT
-       loaders.py read torch|numpy|weighted LIST | view DIRECTORY | wds|mds|litdata|hf|stage PACKED | plain LIST_OR_DIRECTORY
+       loaders.py read torch|numpy|weighted|bucketed LIST | view DIRECTORY | wds|mds|litdata|hf|stage PACKED | plain LIST_OR_DIRECTORY
 
-This is rank 0 of 2; 2 workers, batches of 64, raw bytes.  `torch` is a map-style dataset over a list of paths with
-DistributedSampler; `numpy` and `weighted` have samplers that ddpfs cannot know; `view` the same over the sorted listing of a ddpfs mount, in its order: the mount has dealt already.
+This is rank 0 of 2; 2 workers (or $LOADER_WORKERS), batches of 64, raw bytes.  `torch` is a map-style dataset over a list of paths with
+DistributedSampler; `numpy`, `weighted` and `bucketed` have samplers that ddpfs cannot know; `view` the same over the sorted listing of a ddpfs mount, in its order: the mount has dealt already.
 The workers hand over only (samples, bytes), so no row pays for moving bytes between processes.  `stage` is libddpfs_stage,
 whose reads are threads of this process, with $STAGE_MEMORY bytes.  `plain` is open() and
 read() in a loop, the same names in every pass.  Speaks reader.c's protocol: "ready" after the imports, then a line on
@@ -20,7 +20,7 @@ import sys
 import time
 import types
 
-WORLD, RANK, WORKERS, BATCH, SEED = 2, 0, 2, 64, 11
+WORLD, RANK, WORKERS, BATCH, SEED = 2, 0, int(os.environ.get("LOADER_WORKERS", "2")), 64, 11
 
 
 def load(path):
@@ -118,7 +118,9 @@ class Files:
 def loader(dataset, **kw):
     from torch.utils.data import DataLoader
 
-    return DataLoader(dataset, batch_size=BATCH, num_workers=WORKERS, collate_fn=count, persistent_workers=True, **kw)
+    if "batch_sampler" not in kw:
+        kw["batch_size"] = BATCH
+    return DataLoader(dataset, num_workers=WORKERS, collate_fn=count, persistent_workers=True, **kw)
 
 
 def map_style(dataset):
@@ -171,6 +173,29 @@ def open_weighted(where):
 
     files = Files(listed(where))
     return loader(files, sampler=Counting(torch.rand(len(files)) + 0.1, len(files)))
+
+
+def open_bucketed(where):
+    """Batches of items of similar length, as for texts: 50 batches of a permutation are sorted by length together, and
+    then the batches are shuffled."""
+    import torch
+
+    files = Files(listed(where))
+    length = torch.rand(len(files)).tolist()
+
+    class Buckets:
+        def __len__(self):
+            return -(-len(files) // BATCH)
+
+        def __iter__(self):
+            order, batches = torch.randperm(len(files)).tolist(), []
+            for at in range(0, len(order), 50 * BATCH):
+                part = sorted(order[at:at + 50 * BATCH], key=length.__getitem__)
+                batches += [part[i:i + BATCH] for i in range(0, len(part), BATCH)]
+            random.shuffle(batches)
+            return iter(batches)
+
+    return loader(files, batch_sampler=Buckets())
 
 
 def open_view(where):
