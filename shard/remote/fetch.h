@@ -41,6 +41,7 @@ struct remote_answer {
 	uint64_t size;
 	bool ranged;       /* it has a Content-Range */
 	bool redirected;   /* it comes from where the first one led */
+	unsigned tries;    /* of remote_store_ask, with the one that brought it */
 	char etag[256];    /* with its quotes; "": none */
 	char modified[64]; /* Last-Modified; "": none */
 	char region[64];   /* x-amz-bucket-region; "": none */

@@ -364,6 +364,16 @@ bool remote_store_passes(const struct remote_answer *answer)
 	       (status == 400 && strcmp(code, "RequestTimeout") == 0); /* the store waited too long for the body */
 }
 
+/* Gives a late error (remote_request.late_errors) the status that it would have had in time, as botocore does. */
+static void take_late_error(struct remote_answer *answer)
+{
+	char code[CODE_MAX];
+	if (answer->status != 200 || !strstr(answer->body, "<Error>"))
+		return;
+	copy_element(answer, "Code", code);
+	answer->status = strcmp(code, "NoSuchUpload") == 0 ? 404 : 500;
+}
+
 /* answer: if rc is 0. */
 static bool worth_another_try(int rc, const struct remote_answer *answer)
 {
@@ -457,6 +467,10 @@ int remote_store_ask(struct remote_store *store, const struct remote_request *re
 	for (unsigned tries = 1;; tries++) {
 		struct remote_answer answer;
 		int rc = ask_once(&asking, request, timeout_s, err, &answer);
+		if (rc == 0)
+			answer.tries = tries;
+		if (rc == 0 && request->late_errors)
+			take_late_error(&answer);
 		bool last = tries >= least && base_now_ns() > end_ns;
 		if (last || !worth_another_try(rc, &answer)) {
 			if (rc == 0)

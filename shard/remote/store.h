@@ -50,6 +50,9 @@ struct remote_request {
 	const void *body; /* signed over plain http; NULL: none */
 	size_t body_len;  /* bytes */
 	unsigned stall_s; /* ends a try in which no byte moves for so long; 0: only its timeout does */
+	/* An answer with status 200 may have an error as its body, because the store began it before it was done
+	 * (CompleteMultipartUpload).  It counts as status 500, or as 404 if it is NoSuchUpload. */
+	bool late_errors;
 };
 
 /* Returns the URL of an object, without a query.  The caller frees it; NULL: out of memory. */
@@ -64,7 +67,8 @@ int remote_store_headers(struct remote_store *store, const char *url, const stru
 /* Sends a request and waits for the answer; tries again after errors of the connection, 429 and 5xx, with growing
  * pauses, for 10 s, and at least once (four times with a body).  timeout_s: for one try.  If it takes a second, or no
  * byte of a body is taken for 15 s, the log says what is waited for.
- * Returns 0 (whatever the status is), or an error of remote_fetch; then err also says for how long it was tried. */
+ * Returns 0 (whatever the status is; answer.tries says how often it was sent), or an error of remote_fetch; then err
+ * also says for how long it was tried. */
 int remote_store_ask(struct remote_store *store, const struct remote_request *request, unsigned timeout_s,
         struct base_err *err, struct remote_answer *ret_answer);
 

@@ -25,7 +25,7 @@ enum {
 	PART_TIMEOUT_S = 900, /* for a part: 18 KB/s */
 	PART_STALL_S = 60,    /* for a part of which no byte moves, and for the answer to it */
 	MD5_TEXT = 25,        /* base64 of 16 bytes, and a NUL */
-	CODE_MAX = 128,       /* bytes of S3's error code, and a NUL */
+	MD5_ETAG = 34,        /* an ETag that is a MD5: 32 digits in quotes */
 };
 
 /* Writes the key of a path, and refuses stores that only read. */
@@ -235,6 +235,49 @@ static int begin_upload(struct upload *u, struct base_err *err)
 	return u->id ? 0 : base_err_set(err, -EPROTO, "%s: the store began no upload", remote_store_name(u->store));
 }
 
+/* Writes the ETag that S3 gives an object of these parts: the MD5 of their MD5s, which are their ETags, and how many
+ * they are.  Returns false if the store gives parts other ETags. */
+static bool etag_of_parts(const struct upload *u, char ret_etag[64])
+{
+	uint8_t hash[EVP_MAX_MD_SIZE];
+	unsigned hash_len = 0;
+	EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+	bool good = ctx && EVP_DigestInit_ex(ctx, EVP_md5(), NULL);
+	for (uint32_t i = 0; good && i < u->n_parts; i++) {
+		const char *hex = u->etags[i];
+		good = strlen(hex) == MD5_ETAG && hex[0] == '"' && strspn(hex + 1, "0123456789abcdef") == MD5_ETAG - 2;
+		for (unsigned k = 0; good && k < 16; k++) {
+			const char byte[] = { hex[1 + 2 * k], hex[2 + 2 * k], 0 };
+			hash[k] = (uint8_t)strtoul(byte, NULL, 16);
+		}
+		good = good && EVP_DigestUpdate(ctx, hash, 16);
+	}
+	good = good && EVP_DigestFinal_ex(ctx, hash, &hash_len);
+	EVP_MD_CTX_free(ctx);
+	for (unsigned i = 0; good && i < hash_len; i++)
+		snprintf(ret_etag + 1 + 2 * (size_t)i, 3, "%02x", hash[i]);
+	ret_etag[0] = '"';
+	if (good)
+		snprintf(ret_etag + MD5_ETAG - 1, 64 - MD5_ETAG, "-%" PRIu32 "\"", u->n_parts);
+	return good;
+}
+
+/* Returns whether the object is there that this upload makes.  If the store has ETags as S3 has, they are compared,
+ * else the size. */
+static bool is_there(const struct upload *u)
+{
+	char etag[64], suffix[24];
+	struct remote_answer answer;
+	if (remote_store_head(u->store, u->key, SMALL_TIMEOUT_S, NULL, &answer) < 0)
+		return false;
+	snprintf(suffix, sizeof(suffix), "-%" PRIu32 "\"", u->n_parts);
+	const char *behind = strchr(answer.etag, '-');
+	bool of_parts = etag_of_parts(u, etag) && behind && strcmp(behind, suffix) == 0;
+	bool there = answer.status < 300 && (of_parts ? strcmp(answer.etag, etag) == 0 : answer.size == u->size_bytes);
+	remote_answer_done(&answer);
+	return there;
+}
+
 static int end_upload(struct upload *u, struct base_err *err)
 {
 	cleanup_free char *text = NULL, *query = NULL;
@@ -253,23 +296,25 @@ static int end_upload(struct upload *u, struct base_err *err)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	struct remote_answer answer;
 	const char *const headers[] = { "Content-Type: application/xml", NULL };
-	int rc = ask(u->store,
+	int rc = remote_store_ask(u->store,
 	        &(struct remote_request){ .method = "POST",
 	                .key = u->key,
 	                .query = query,
 	                .headers = headers,
 	                .body = text,
-	                .body_len = len },
+	                .body_len = len,
+	                .late_errors = true },
 	        PART_TIMEOUT_S, err, &answer);
 	if (rc < 0)
 		return rc;
-	/* S3 can answer 200 and then find an error. */
-	if (strstr(answer.body, "<Error>")) {
-		char code[CODE_MAX];
-		remote_xml_quoted(answer.body, "Code", code, sizeof(code));
-		rc = base_err_set(err, -EIO, "%s: the upload of '%s' failed: %s", remote_store_name(u->store), u->key,
-		        *code ? code : "no reason");
-	}
+	/* If an earlier try was done and its answer got lost, there is no such upload any more. */
+	bool done = answer.status < 300 || (answer.status == 404 && answer.tries > 1 && is_there(u));
+	if (!done && answer.status == 404)
+		rc = base_err_set(err, -EIO,
+		        "%s: the upload of '%s' is gone before it was complete: somebody has aborted it",
+		        remote_store_name(u->store), u->key);
+	else if (!done)
+		rc = remote_store_refusal(u->store, u->key, &answer, err);
 	remote_answer_done(&answer);
 	return rc;
 }

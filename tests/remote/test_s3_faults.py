@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writing to a store of S3 that fails in ways of its own."""
 
+import hashlib
+import re
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -35,9 +37,21 @@ class FakeS3(BaseHTTPRequestHandler):
             return self.reply(200, b"<Result><IsTruncated>false</IsTruncated></Result>")
         if data is None:
             return self.reply(404, b"<Error><Code>NoSuchKey</Code></Error>")
-        return self.reply(200, data, ETag=f'"{hash(data):x}"')
+        return self.reply(200, data, ETag=self.server.etags.get(unquote(key), f'"{hash(data):x}"'))
 
     do_HEAD = do_GET
+
+    def do_POST(self):
+        key, _, query = self.path.partition("?")
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if query == "uploads":
+            self.server.parts.clear()
+            return self.reply(200, b"<Result><UploadId>1</UploadId></Result>")
+        return self.server.complete(self, unquote(key))
+
+    def do_DELETE(self):
+        self.server.parts.clear()
+        self.reply(204)
 
     def do_PUT(self):
         with self.server.lock:
@@ -45,8 +59,13 @@ class FakeS3(BaseHTTPRequestHandler):
             number = self.server.puts
         if self.server.fail(self, number):
             return
-        self.server.objects[unquote(self.path)] = self.rfile.read(int(self.headers["Content-Length"]))
-        self.reply(200, ETag='"x"')
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        part = re.search(r"partNumber=(\d+)", self.path)
+        if part:
+            self.server.parts[int(part[1])] = data
+        else:
+            self.server.objects[unquote(self.path)] = data
+        self.reply(200, ETag=f'"{hashlib.md5(data).hexdigest()}"')
 
 
 @pytest.fixture
@@ -54,7 +73,8 @@ def store(scratch, monkeypatch):
     datasets.write_tree(scratch / "source", classes=2, per_class=40, sizes=(200_000,))
     server = ThreadingHTTPServer(("127.0.0.1", 0), FakeS3)
     server.daemon_threads = True
-    server.objects, server.puts, server.lock, server.fail = {}, 0, threading.Lock(), lambda _handler, _number: False
+    server.objects, server.etags, server.parts = {}, {}, {}
+    server.puts, server.lock, server.fail = 0, threading.Lock(), lambda _handler, _number: False
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{server.server_port}")
@@ -77,6 +97,81 @@ def test_a_body_that_came_too_slowly_is_sent_again(store, scratch):
     store.fail = fail
     tools.mkshard("pack", scratch / "source", "s3://bucket/x")
     assert sorted(store.objects) == ["/bucket/x/index.ddpfs", "/bucket/x/shard-000000.tar"] and store.puts == 3
+
+
+NO_UPLOAD = b"<Error><Code>NoSuchUpload</Code></Error>"
+
+
+def complete(server, key):
+    """Puts the parts together, and gives the object the ETag that S3 gives it."""
+    parts = [server.parts[number] for number in sorted(server.parts)]
+    digest = hashlib.md5(b"".join(hashlib.md5(part).digest() for part in parts)).hexdigest()
+    server.objects[key], server.etags[key] = b"".join(parts), f'"{digest}-{len(parts)}"'
+    server.parts.clear()
+
+
+def pack_parts(store, scratch, tries, check=True):
+    """Packs a shard of two parts.  tries: what answers each try of CompleteMultipartUpload."""
+    calls = iter(tries)
+    store.complete = lambda handler, key: next(calls)(handler, key)
+    datasets.write_tree(scratch / "large", classes=2, per_class=50, sizes=(200_000,))
+    done = tools.run([tools.tool("mkshard"), "pack", "--shard-size=64M", scratch / "large", "s3://bucket/x"], check=check)
+    assert next(calls, None) is None, "it was tried less often"
+    return done
+
+
+def packed_here(scratch):
+    """What pack_parts makes of the same files."""
+    tools.mkshard("pack", "--shard-size=64M", scratch / "large", scratch / "here")
+    return {f"/bucket/x/{path.name}": path.read_bytes() for path in (scratch / "here").iterdir()}
+
+
+def lose(handler, key):
+    complete(handler.server, key)
+    handler.close_connection = True
+
+
+def refuse(handler, _key):
+    handler.reply(404, NO_UPLOAD)
+
+
+@pytest.mark.parametrize("etags", [True, False])
+def test_an_upload_is_complete_though_the_answer_was_lost(etags, store, scratch):
+    """The next try finds no such upload.  Not each store has ETags that tell of the parts."""
+    def lose_here(handler, key):
+        lose(handler, key)
+        if not etags:
+            handler.server.etags[key] = '"of-this-store"'
+    pack_parts(store, scratch, [lose_here, refuse])
+    assert store.objects == packed_here(scratch)
+
+
+def test_another_object_does_not_pass_for_the_upload(store, scratch):
+    """It has as many bytes, and comes from another upload."""
+    def lose_to_another(handler, key):
+        lose(handler, key)
+        handler.server.etags[key] = f'"{"0" * 32}-2"'
+    done = pack_parts(store, scratch, [lose_to_another, refuse], check=False)
+    assert done.returncode == 1 and "is gone before it was complete" in done.stderr, done.stderr
+    assert "/bucket/x/index.ddpfs" not in store.objects
+
+
+def test_an_upload_that_is_gone_fails_at_once(store, scratch):
+    done = pack_parts(store, scratch, [refuse], check=False)
+    assert done.returncode == 1 and "is gone before it was complete" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("code", ["InternalError", "SlowDown"])
+def test_an_error_behind_a_success_is_tried_again(code, store, scratch):
+    """S3 begins its answer before it has put the parts together."""
+    def fail_late(handler, _key):
+        handler.reply(200, f"<?xml version='1.0'?>  \n<Error><Code>{code}</Code></Error>".encode())
+
+    def succeed(handler, key):
+        complete(handler.server, key)
+        handler.reply(200, b"<CompleteMultipartUploadResult/>")
+    pack_parts(store, scratch, [fail_late, fail_late, succeed])
+    assert store.objects == packed_here(scratch)
 
 
 def test_an_upload_that_hangs_says_so(store, scratch):
