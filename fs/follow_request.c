@@ -20,6 +20,7 @@
 #include "fs/read_ahead_note.h"
 #include "fs/sampler_streams.h"
 #include "fs/server.h"
+#include "prefetch/sampler/drawn.h"
 #include "shard/base/cleanup.h"
 
 enum {
@@ -38,7 +39,7 @@ struct asked {
 	struct fs_order_numbers *numbers;
 	int fd;
 	const char *list, *how, *form, *listing, *dir, *table;
-	uint64_t bytes;
+	uint64_t bytes, size;
 	bool skip_unknown;
 	struct fs_order_numbering *numbering; /* of numbers */
 	/* Where samples go: */
@@ -124,6 +125,8 @@ static json_t *parse(struct asked *a, json_t *request)
 	if (bytes && (!json_is_integer(bytes) || json_integer_value(bytes) < 0))
 		return refuse_at("invalid", -1, "\"bytes\" must be a whole number");
 	a->bytes = (uint64_t)json_integer_value(bytes);
+	json_int_t size = json_integer_value(json_object_get(request, "size"));
+	a->size = size > 0 ? (uint64_t)size : 0;
 	return NULL;
 }
 
@@ -318,6 +321,73 @@ static int take_text(struct asked *a)
 	return take(a, samples, n);
 }
 
+/* ---- what a trainer's numbers mean ---- */
+
+static void beat(void *user)
+{
+	const struct asked *a = user;
+	fs_heartbeat_check(a->server->heartbeat);
+}
+
+/* Makes the table of the list by which the indices are files that were opened.  Returns as prefetch_drawn_list. */
+static int learn(struct asked *a, const uint64_t *indices, size_t n, char *ret_text, size_t text_size)
+{
+	cleanup_free uint32_t *opened = malloc(PREFETCH_DRAWN_MAX * sizeof(*opened));
+	struct prefetch_list *list;
+	if (!opened)
+		return -ENOMEM;
+	const struct prefetch_drawn drawn = {
+		.index = a->server->index,
+		.shown = a->view->order,
+		.opened = opened,
+		.n_opened = fs_sampler_streams_latest(a->server->samplers[a->view->number], opened, PREFETCH_DRAWN_MAX),
+		.indices = indices,
+		.n_indices = n,
+		.size = (uint32_t)a->size,
+		.beat = beat,
+		.user = a,
+	};
+	int rc = prefetch_drawn_list(&drawn, &list);
+	if (rc < 0)
+		return rc;
+	prefetch_list_describe(list, ret_text, text_size);
+	fs_order_memory_limit(fs_announced_orders_memory(a->orders), fs_announced_orders_limit(a->orders));
+	rc = fs_order_numbers_of_list(a->numbers, a->table, list);
+	prefetch_list_put(list);
+	return rc;
+}
+
+static json_t *answer_learn(struct asked *a)
+{
+	char text[320];
+	if (!*a->table)
+		return refuse_at("invalid", -1, "\"table\" must name the table");
+	json_t *refusal = check_fd(a);
+	if (refusal)
+		return refusal;
+	if (strcmp(a->form, "u64") != 0 || a->bytes > PREFETCH_DRAWN_MAX * sizeof(uint64_t))
+		return refuse_at(
+		        "invalid", -1, "drawn indices have the form \"u64\", and are %d at most", PREFETCH_DRAWN_MAX);
+	if (a->size == 0)
+		return refuse_at("invalid", -1, "\"size\" must be how many files the trainer numbers");
+	if (a->size > shard_index_info(a->server->index)->n_files)
+		return json_pack("{s:b,s:b,s:b}", "ok", 1, "found", 0, "more", 0);
+	size_t n = a->bytes / sizeof(uint64_t);
+	cleanup_free uint64_t *indices = malloc(a->bytes);
+	int rc = indices ? read_all(a->fd, (uint8_t *)indices, a->bytes, 0) : -ENOMEM;
+	for (size_t i = 0; rc == 0 && i < n; i++) {
+		if (indices[i] >= a->size)
+			return refuse_at("range", (int64_t)i,
+			        "index %" PRIu64 " at place %zu is out of range: there are %" PRIu64 " files",
+			        indices[i], i, a->size);
+	}
+	if (rc == 0)
+		rc = learn(a, indices, n, text, sizeof(text));
+	if (rc == -EAGAIN || rc == -ENOENT)
+		return json_pack("{s:b,s:b,s:b}", "ok", 1, "found", 0, "more", rc == -EAGAIN);
+	return rc < 0 ? refuse_rc(a, rc) : json_pack("{s:b,s:b,s:s}", "ok", 1, "found", 1, "list", text);
+}
+
 /* ---- the answer ---- */
 
 static json_t *reply_to(const struct asked *a, uint64_t length)
@@ -412,8 +482,11 @@ json_t *fs_follow_request(struct fs_server *server, struct fs_view *view, json_t
 		return answer_none(&a, samplers, request);
 	if (strcmp(a.how, "table") == 0 || strcmp(a.how, "table-end") == 0)
 		return answer_table(&a);
+	if (strcmp(a.how, "learn") == 0)
+		return answer_learn(&a);
 	if (strcmp(a.how, "replace") != 0 && strcmp(a.how, "append") != 0)
 		return refuse_at("invalid", -1,
-		        "\"how\" must be \"replace\", \"append\", \"end\", \"none\", \"table\" or \"table-end\"");
+		        "\"how\" must be \"replace\", \"append\", \"end\", \"none\", \"table\", \"table-end\" or "
+		        "\"learn\"");
 	return answer_list(&a, samplers);
 }

@@ -201,6 +201,16 @@ int fs_order_numbers_add(struct fs_order_numbers *numbers, const char *name, con
 	return 0;
 }
 
+int fs_order_numbers_of_list(struct fs_order_numbers *numbers, const char *name, const struct prefetch_list *list)
+{
+	fs_order_numbers_drop(numbers, name);
+	struct fs_order_numbering *one = make(numbers, TABLE, name);
+	int rc = one ? fill(numbers, one, list) : -ENOMEM;
+	if (rc < 0 && one)
+		clear(numbers, one);
+	return rc;
+}
+
 void fs_order_numbers_drop(struct fs_order_numbers *numbers, const char *name)
 {
 	struct fs_order_numbering *one = find(numbers, TABLE, name);

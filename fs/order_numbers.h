@@ -3,7 +3,7 @@
  *
  *     sorted       the regular files below a directory of the tree, common files too, by the bytes of their paths
  *     imagefolder  the images below a directory as torchvision's ImageFolder numbers them
- *     table        paths that a trainer gave, in its order
+ *     table        paths that a trainer gave, in its order; or the list by which a trainer was found to number its files
  *
  * A numbering is made when it is first used, and kept. The least recently used one is dropped for a new one.
  *
@@ -19,6 +19,7 @@
 #include "fs/order_memory.h"
 
 struct shard_index;
+struct prefetch_list;
 struct fs_view;
 
 enum { FS_ORDER_NUMBERINGS = 8 };
@@ -41,6 +42,8 @@ int fs_order_numbers_table(
 /* Adds samples behind the table `name`, which is made if it is not there. SHARD_NONE: the number is taken, and its
  * entries are left out. Returns 0; -ENOSPC: too much memory; -ENOMEM. */
 int fs_order_numbers_add(struct fs_order_numbers *numbers, const char *name, const uint32_t *samples, size_t n);
+/* Makes the table `name` of a list, in place of one that is there.  Returns 0; -ENOSPC, -ENOMEM, index errors. */
+int fs_order_numbers_of_list(struct fs_order_numbers *numbers, const char *name, const struct prefetch_list *list);
 /* Frees a table, if it is there. */
 void fs_order_numbers_drop(struct fs_order_numbers *numbers, const char *name);
 

@@ -970,6 +970,16 @@ void fs_sampler_streams_opened(struct fs_sampler_streams *fr, uint32_t file, uin
 	fr->queue[fr->queued++ % FS_SAMPLER_STREAMS_QUEUE] = file;
 }
 
+size_t fs_sampler_streams_latest(struct fs_sampler_streams *fr, uint32_t *files, size_t max)
+{
+	lock_for_scope(&fr->lock);
+	size_t kept = fr->queued < FS_SAMPLER_STREAMS_QUEUE ? (size_t)fr->queued : FS_SAMPLER_STREAMS_QUEUE;
+	size_t n = kept < max ? kept : max;
+	for (size_t i = 0; i < n; i++)
+		files[i] = fr->queue[(fr->queued - n + i) % FS_SAMPLER_STREAMS_QUEUE];
+	return n;
+}
+
 void fs_sampler_streams_wake(struct fs_sampler_streams *fr)
 {
 	lock_for_scope(&fr->lock);

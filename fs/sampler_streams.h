@@ -62,6 +62,9 @@ void fs_sampler_streams_forget(struct fs_sampler_streams *recognise);
 /* Tells that a batch of opens is complete. @recognise may be NULL. */
 void fs_sampler_streams_drained(struct fs_sampler_streams *recognise);
 
+/* Gets the latest files that were opened, at most `max`, in the order of the opens.  Returns how many.  Any thread. */
+size_t fs_sampler_streams_latest(struct fs_sampler_streams *recognise, uint32_t *files, size_t max);
+
 /* Returns the announced orders of the view, and what their numbers mean. Main. */
 struct fs_announced_orders *fs_sampler_streams_orders(struct fs_sampler_streams *recognise);
 struct fs_order_numbers *fs_sampler_streams_numbers(struct fs_sampler_streams *recognise);

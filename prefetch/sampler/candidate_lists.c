@@ -19,15 +19,15 @@ static void suffix_of(const struct shard_file *file, char ret_suffix[PREFETCH_SU
 	}
 }
 
-/* Finds the suffix that most of the ring's files have (majority vote). */
-static void common_suffix(const struct prefetch_recognise *r, char ret_suffix[PREFETCH_SUFFIX_MAX + 1])
+void prefetch_common_suffix(
+        const struct shard_index *index, const uint32_t *files, size_t n, char ret_suffix[PREFETCH_SUFFIX_MAX + 1])
 {
 	uint32_t lead = 0;
 	ret_suffix[0] = '\0';
-	for (uint32_t i = 0; i < r->n_ring; i++) {
+	for (size_t i = 0; i < n; i++) {
 		struct shard_file file;
 		char suffix[PREFETCH_SUFFIX_MAX + 1];
-		if (shard_index_file(r->options.index, r->ring[i], &file) < 0)
+		if (shard_index_file(index, files[i], &file) < 0)
 			continue;
 		suffix_of(&file, suffix);
 		if (strcmp(suffix, ret_suffix) == 0) {
@@ -253,7 +253,7 @@ int prefetch_lists_step(struct prefetch_recognise *r)
 {
 	if (!r->filters_begun) {
 		char suffix[PREFETCH_SUFFIX_MAX + 1];
-		common_suffix(r, suffix);
+		prefetch_common_suffix(r->options.index, r->ring, r->n_ring, suffix);
 		int rc = prefetch_filters_init(&r->filters, r->options.index, r->options.shown, suffix);
 		if (rc < 0)
 			return rc;

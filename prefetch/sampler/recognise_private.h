@@ -491,6 +491,10 @@ void prefetch_unseeded_found(struct prefetch_recognise *r, const struct prefetch
 
 /* ---- candidate_lists.c ---- */
 
+/* Finds the suffix that most of the files have (majority vote); "": none. */
+void prefetch_common_suffix(
+        const struct shard_index *index, const uint32_t *files, size_t n, char ret_suffix[PREFETCH_SUFFIX_MAX + 1]);
+
 /* Makes the lists that the ring's files may come from, one slice.  Returns 1: there is more to do; 0: done; -errno. */
 int prefetch_lists_step(struct prefetch_recognise *r);
 

@@ -19,7 +19,7 @@ _ERRNOS = {"space": errno.ENOSPC, "lists": errno.E2BIG, "table": errno.ESTALE, "
 
 
 class Files:
-    """A numbering of files that Mount.files() made: number i is the i-th path."""
+    """A numbering of files that Mount.files() made: number i is the i-th path.  paths None: the server has made it."""
 
     def __init__(self, mount, name, paths, skip_unknown):
         self.mount, self.name, self.paths, self.skip_unknown = mount, name, paths, skip_unknown

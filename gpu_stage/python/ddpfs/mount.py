@@ -139,7 +139,7 @@ class Mount(type(Path())):
             try:
                 reply = follower.announce({**request, "how": how, "form": form}, data)
             except OSError as e:
-                if files is None or e.errno != errno.ESTALE:
+                if files is None or files.paths is None or e.errno != errno.ESTALE:
                     raise
                 self._announce_files(files)  # the server was replaced, and a successor has no tables
                 reply = follower.announce({**request, "how": how, "form": form}, data)
@@ -148,6 +148,12 @@ class Mount(type(Path())):
         if how != "append" or (append and announced == 0):
             raise ValueError("nothing is announced: the order is empty")
         return announced
+
+    def _learn(self, indices, size, name):
+        """Asks by which list a trainer numbers its `size` files, of which its sampler has drawn these indices (a buffer
+        of 8 byte integers).  Returns {"found": True, "list": in words}, and the server then has a numbering of this
+        name; or {"found": False, "more": whether later opens can show it}."""
+        return self._follower().announce({"how": "learn", "table": name, "size": size, "form": "u64"}, indices)
 
     def unfollow(self, list="default"):
         """Forgets a list: nothing more of it is read ahead."""

@@ -26,6 +26,7 @@ import errno
 import fcntl
 import functools
 import gc
+import importlib
 import json
 import mmap
 import os
@@ -40,18 +41,23 @@ import threading
 import time
 import warnings
 import weakref
+from array import array
+from operator import index as as_int
 
+from .index_files import Search, numbered
 from .mount import Mount
 from .sample_paths import Places, Reader, Trial, listed
 
 RING = 1 << 22  # indices that the child may be ahead of the trainer; 8 bytes each, used as they are needed
 ROOTS_BYTES = 1 << 16  # for the paths of mounts
-NOTE_BYTES = 1 << 16  # for what items open
+NOTE_BYTES = 1 << 16  # for what the child found out about files
 LATEST_MAX = 1 << 18  # indices that the child may be ahead of the trainer while it finds out what items open
+SEARCH_AHEAD = 2048  # the same while it is searched which files the indices mean
+SEARCH_S = 0.02  # between two looks of a search
 FIRST_PIECE, PIECE = 1024, 4096  # indices of an announcement; the next one is ready before a fast trainer needs it
 WINDOW, WINDOW_S = 16384, 0.5  # so much is announced, or so long, before items are read to find out what else they open
 PIECE_S = 0.05  # a sampler that draws slowly is announced in smaller pieces
-WRONG_MAX = 2  # a sampler that was wrong in so many epochs is left alone
+WRONG_MAX = 2  # a sampler that was wrong, or a dataset whose files were not found out, in so many epochs is left alone
 STRETCH_MIN = 128  # draws; a copy that agreed for fewer has no successor in the same epoch
 ENDED, NO_FILES, UNSURE = 0, -1, -2  # what the child says, besides the number of its draws
 
@@ -63,6 +69,8 @@ _token = secrets.token_hex(4)  # two containers can have processes of the same n
 TELL_PATHS = "call ddpfs.torch.follow(loader, paths=...)"
 NO_INDICES = f"an IterableDataset ({{}}) has no indices: {TELL_PATHS} with a function that returns an epoch's paths"
 NO_FILE = f"no file of the mount is found for an index of the dataset ({{}}): {TELL_PATHS} with a function from index to path"
+NO_FILE_FOLLOWED = ("no file of a ddpfs mount is found for an index, so nothing is read ahead: give paths=, a function from "
+                    "an index to its path below a mountpoint; 'ddpfs ls' shows them")
 ELSEWHERE = "the files of the dataset's list ({}) are not on the mount: make it of paths below the mountpoint"
 NO_PATHS = "paths= of ddpfs.torch.follow gave no path below the mountpoint: 'ddpfs ls' shows mountpoints"
 DIFFERS = ("the sampler ({}) did not draw what its copy drew, as if it depends on the training: "
@@ -117,13 +125,14 @@ def _items(drawn, batched):
 
 class _Shared:
     """Memory of parent and child.  `index` is a ring of the child's draws.  `used` is how many of them the parent has
-    compared.  The mounts that the child has told stand behind them, and what items open."""
+    compared.  `searches` is 1 while the child searches which files the indices mean.  The mounts that the child has
+    told stand behind them, and what it found out about files."""
 
     def __init__(self):
-        end = 8 * (RING + 2)
+        end = 8 * (RING + 3)
         memory = memoryview(mmap.mmap(-1, end + ROOTS_BYTES + NOTE_BYTES))
         words = memory[:end].cast("q")
-        self.used, self._noted, self.index = words[:1], words[1:2], words[2:]
+        self.used, self._noted, self.searches, self.index = words[:1], words[1:2], words[2:3], words[3:]
         self._roots, self._note, self._end = memory[end:end + ROOTS_BYTES], memory[end + ROOTS_BYTES:], 0
 
     def address(self):
@@ -135,16 +144,20 @@ class _Shared:
             self._roots[self._end:self._end + len(text)] = text
             self._end += len(text)
 
-    def note(self, whole):
-        """For later epochs: {index: paths}."""
-        text = json.dumps(list(whole.items())).encode()
+    def note(self, kind, value):
+        """For later epochs: "whole", what a Reader saw, or "numbers", what a Search found."""
+        text = json.dumps([kind, value]).encode()
         if len(text) <= NOTE_BYTES:
             self._note[:len(text)] = text
             self._noted[0] = len(text)  # last, as the child may be ended at any point
 
     def noted(self):
-        """What was noted, or None."""
-        return dict(json.loads(bytes(self._note[:self._noted[0]]))) if self._noted[0] else None
+        """What was noted: (kind, value), or None."""
+        return tuple(json.loads(bytes(self._note[:self._noted[0]]))) if self._noted[0] else None
+
+    def drawn(self, begin, end):
+        """The child's draws of these numbers."""
+        return [self.index[i % RING] for i in range(max(0, begin), end)]
 
     def roots(self):
         return list(dict.fromkeys(os.fsdecode(root) for root in bytes(self._roots).split(b"\0") if root))
@@ -244,15 +257,17 @@ class _Child:
     draws, batched   the sampler's iterator, and whether it draws lists
     dataset          or None: draws are paths
     paths            the function from an index to a path or several; or None: to be found out
-    whole            what an earlier epoch's Reader saw, or None
+    known            what an earlier epoch's child has noted, or None
     wary             it stops before a draw that takes from a global random state
     continued        roots of mounts whose list is there already"""
 
-    def __init__(self, name, shared, pipe, draws, batched, dataset, paths, whole, wary, continued):
+    def __init__(self, name, shared, pipe, draws, batched, dataset, paths, known, wary, continued):
         self._name, self._shared, self._pipe = name, shared, pipe
         self._draws, self._batched, self._dataset, self._paths = draws, batched, dataset, paths
         self._places, self._mounts, self._n, self._in_lists = Places(), {}, 0, False
-        self._trial, self._some, self._whole, self._reader = None, (), whole, None
+        kind, value = known or (None, None)
+        self._trial, self._some, self._whole, self._reader = None, (), dict(value) if kind == "whole" else None, None
+        self._numbers, self._search = value if kind == "numbers" else None, None
         self._looks, self._latest = False, []  # whether it is to be found out what items open; what was announced since
         self._wary, self._unsure, self._begun, self._began = wary, False, set(continued), time.monotonic()
 
@@ -265,11 +280,14 @@ class _Child:
             if not indices:
                 break
             any_drawn = True
-            if self._paths is None and not self._find_paths(indices):
+            if not self._knows_files() and not self._find_paths(indices) and not self._begin_search(indices):
                 self._say(NO_FILES)
                 return
             self._publish(indices)
             self._look_further(lambda: self._n - self._shared.used[0] > LATEST_MAX)
+            if not self._go_on_searching(more):
+                self._say(NO_FILES)
+                return
             size = min(size * 2, PIECE)
         self._say(NO_FILES if any_drawn and not self._mounts else UNSURE if self._unsure else ENDED)
         self._look_further(lambda: True)
@@ -289,6 +307,9 @@ class _Child:
             except StopIteration:
                 return indices, False
         return indices, True
+
+    def _knows_files(self):
+        return bool(self._paths or self._search or self._numbers)
 
     def _find_paths(self, indices):
         """Decides how an index becomes a path.  Returns whether there is a way.
@@ -342,16 +363,47 @@ class _Child:
         self._looks = False
         whole, self._reader = self._reader.whole, None
         if all(type(i) is int for i in whole):
-            self._shared.note(whole)
+            self._shared.note("whole", list(whole.items()))
         latest = self._latest[max(0, self._shared.used[0] - FIRST_PIECE):]
         self._latest = []
         if self._learn(whole) and latest:
             self._begun.clear()  # the list begins anew, where the trainer is
             self._announce(latest)
 
+    def _begin_search(self, indices):
+        """Has the servers search which files the indices mean.  Returns whether they can."""
+        try:
+            size = len(self._dataset)
+            for i in indices:
+                as_int(i)
+        except Exception:  # the dataset has other indices, or no length
+            return False
+        self._search = Search(size, f"{self._name}-{os.getpid()}")
+        self._shared.searches[0] = 1
+        return not self._search.in_vain
+
+    def _go_on_searching(self, more):
+        """Searches until the trainer needs further draws, or until it is known which files the indices mean.  Returns
+        False if that cannot be found out."""
+        search, used = self._search, self._shared.used
+        while self._search and (not more or self._n - used[0] > SEARCH_AHEAD // 2):
+            drawn = used[0]
+            search.go_on(drawn, lambda n, drawn=drawn: self._shared.drawn(drawn - n, drawn))
+            if search.in_vain:
+                return False
+            if search.root is None:
+                time.sleep(SEARCH_S)
+                continue
+            self._search, self._numbers = None, (search.root, search.name)
+            self._shared.searches[0] = 0
+            self._shared.note("numbers", self._numbers)
+            self._announce(self._shared.drawn(used[0] - FIRST_PIECE, self._n))
+        return True
+
     def _publish(self, indices):
         """Tells the servers and the parent."""
-        self._announce(indices)
+        if not self._search:
+            self._announce(indices)
         if self._looks:
             self._latest += indices
         if self._dataset is not None:
@@ -369,21 +421,38 @@ class _Child:
         return found
 
     def _announce(self, indices):
+        if self._numbers:
+            self._announce_numbers(indices)
+            return
         with _RandomStates():
             found = self._resolve(indices)
         for root, names in found.items():
-            if root not in self._mounts:
-                self._mounts[root] = Mount(root)
-                self._shared.add_root(root)
-            while True:
-                try:
-                    self._mounts[root].follow(names, list=self._name, append=root in self._begun, skip_unknown=True)
-                    self._begun.add(root)
-                    break
-                except OSError as error:
-                    if error.errno != errno.ENOSPC:
-                        raise
-                    time.sleep(0.2)  # there is room when the trainer has read some
+            self._follow(root, names, skip_unknown=True)
+
+    def _announce_numbers(self, indices):
+        root, name = self._numbers
+        try:
+            self._follow(root, array("q", map(as_int, indices)), files=numbered(root, name))
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            self._numbers = None  # the server was replaced, and its successor has no numberings
+            self._begun.discard(root)
+            self._begin_search(indices)
+
+    def _follow(self, root, order, **how):
+        if root not in self._mounts:
+            self._mounts[root] = Mount(root)
+            self._shared.add_root(root)
+        while True:
+            try:
+                self._mounts[root].follow(order, list=self._name, append=root in self._begun, **how)
+                self._begun.add(root)
+                break
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                time.sleep(0.2)  # there is room when the trainer has read some
 
     def _tell(self, indices):
         for index in indices:
@@ -408,12 +477,13 @@ class Copy:
     failed     the child has failed
     stopped    all was compared, and the child has stopped before a draw that nobody can know beforehand
     no_files   the child found no file of a ddpfs mount
+    unfound    the epoch ended while the child was still searching which files the indices mean
     agreed     draws that were the child's, too"""
 
     def __init__(self, name, wary=False, continues=None):
         """wary: it stops before a draw that takes from a global random state.  continues: the Copy before it."""
-        self.wary, self.wrong, self.stopped, self.no_files, self.agreed, self.roots = wary, False, False, False, 0, ()
-        self.failed = False
+        self.wary, self.wrong, self.stopped, self.no_files, self.unfound = wary, False, False, False, False
+        self.failed, self.agreed, self.roots = False, 0, ()
         self._name, self._child, self._shared, self._pipe, self._dataset = name, None, None, None, None
         self._pending, self._known, self._ended, self._unsure, self._before = [], 0, False, False, continues
 
@@ -427,6 +497,8 @@ class Copy:
             self._shared.add_root(root)
         continued = before.roots if before and before.stopped else ()
         work = draws, batched, dataset, paths, _recall(dataset), self.wary, continued
+        if "numpy" in sys.modules:  # it is imported at its first use, and then has a random state of its own
+            importlib.import_module("numpy.random")
         state, parent = random.getstate(), os.getpid()  # the module random gives a forked child another state
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until the child has no handlers
         try:
@@ -538,6 +610,7 @@ class Copy:
         if shared is not None:
             self.roots = shared.roots()
             _remember(self._dataset, shared.noted())
+            self.unfound = bool(shared.searches[0]) and self.agreed > 0
 
     def forget(self):
         """Ends the child.  The servers shall read nothing more ahead of what it has told them."""
@@ -560,7 +633,7 @@ def _forget(roots, name):
 _wrong = weakref.WeakKeyDictionary()  # sampler or dataset: epochs in which it was wrong
 _why = weakref.WeakKeyDictionary()  # sampler or dataset that is left alone: why
 _lies_on_ddpfs = weakref.WeakKeyDictionary()  # dataset: whether
-_read_whole = weakref.WeakKeyDictionary()  # dataset: {index: paths}, what a Reader saw
+_known = weakref.WeakKeyDictionary()  # dataset: what a child has noted
 _names = set()  # numbers of lists that iterators have
 
 
@@ -578,17 +651,17 @@ def _blame(thing, by, why):
         _why[thing] = why
 
 
-def _remember(dataset, whole):
+def _remember(dataset, known):
     try:
-        if whole:
-            _read_whole[dataset] = whole
+        if known:
+            _known[dataset] = known
     except TypeError:
         pass  # a list, say: the next epoch reads again
 
 
 def _recall(dataset):
     try:
-        return _read_whole.get(dataset)
+        return _known.get(dataset)
     except TypeError:
         return None
 
@@ -611,7 +684,7 @@ class _Announcing:
     """What is announced for one iterator of a loader, epoch after epoch."""
 
     def __init__(self, paths, warn=lambda why: None):
-        self._paths, self._warn, self._draws, self._copy = paths, warn, None, None
+        self._paths, self._warn, self._draws, self._dataset, self._copy = paths, warn, None, None, None
         self._pid = os.getpid()
         self._number = next(i for i in range(len(_names) + 1) if i not in _names)
         _names.add(self._number)
@@ -627,7 +700,7 @@ class _Announcing:
         if iterator._sampler_iter is self._draws:
             return
         self.end()
-        self._draws = iterator._sampler_iter
+        self._draws, self._dataset = iterator._sampler_iter, iterator._dataset
         for one in iterator._index_sampler, iterator._dataset:
             if _count_wrong(one) >= WRONG_MAX:
                 self.say(_why[one])
@@ -678,8 +751,7 @@ class _Announcing:
         if copy.wrong or copy.no_files or copy.stopped:
             self._copy = None
         if copy.no_files and self._paths is None:
-            self._warn("no file of a ddpfs mount is found for an index, so nothing is read ahead: give paths=, a function "
-                       "from an index to its path below a mountpoint; 'ddpfs ls' shows them")
+            self._warn(NO_FILE_FOLLOWED)
         elif copy.no_files:
             self._warn("paths= gave no path below a ddpfs mountpoint, so nothing is read ahead: 'ddpfs ls' shows the "
                        "mountpoints")
@@ -688,6 +760,10 @@ class _Announcing:
         copy, self._copy = self._copy, None
         if copy is not None and os.getpid() == self._pid:  # a worker is a forked copy of all this
             copy.forget() if forget or copy.wary and not copy.agreed else copy.close()
+            if copy.unfound:
+                _blame(self._dataset, 1, NO_FILE.format(_kind(self._dataset)))
+            if copy.unfound and _count_wrong(self._dataset) >= WRONG_MAX:
+                self._warn(NO_FILE_FOLLOWED)
 
     def __del__(self):
         if not sys.is_finalizing():
