@@ -3,7 +3,7 @@
  *
  *     sorted       the regular files below a directory of the tree, common files too, by the bytes of their paths
  *     imagefolder  the images below a directory as torchvision's ImageFolder numbers them
- *     table        paths that a trainer gave, in its order; or the list by which a trainer was found to number its files
+ *     table        paths that a trainer gave, in its order; or the list that prefetch/sampler/drawn.h has found
  *
  * A numbering is made when it is first used, and kept. The least recently used one is dropped for a new one.
  *

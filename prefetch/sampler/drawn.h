@@ -41,8 +41,8 @@ struct prefetch_drawn {
 };
 
 /* Finds the list.  The caller has its reference.
- * Returns 0; -EAGAIN: there are lists of this size, but none fits, or there are too few opens yet; -ENOENT: no directory
- * above the opened files has a list of this size, or it is below 96 files; -ENOMEM; index errors. */
+ * Returns 0; -EAGAIN: there are lists of this size, but none fits, or there are too few opens yet; -ENOENT: no
+ * directory above the opened files has a list of this size, or it is below 96 files; -ENOMEM; index errors. */
 int prefetch_drawn_list(const struct prefetch_drawn *drawn, struct prefetch_list **ret_list);
 
 #endif

@@ -538,6 +538,7 @@ def test_nothing_that_comes_is_believed(mounted, packed, scratch):
     null = os.open("/dev/zero", os.O_RDONLY)
     inside = os.open(mounted.path / "c0" / "0000.jpg", os.O_RDONLY)
     directory = os.open(scratch, os.O_RDONLY)
+    many = memfd(array.array("Q", range(4097)).tobytes())
     for fds, request, said in [
         ([], {"form": "u32", "bytes": 400}, "needs a descriptor"),
         ([read_end], {"form": "u32", "bytes": 400}, "memfd"),
@@ -565,16 +566,28 @@ def test_nothing_that_comes_is_believed(mounted, packed, scratch):
         ([good], {"form": "u32", "bytes": 400, "list": ""}, "printable"),
         ([good], {"form": "u64", "bytes": 400}, "out of range"),
         ([good], {"form": "u32", "bytes": 400, "other": 1}, "does not know"),
+        ([], {"how": "learn", "table": "t", "size": 2000, "form": "u64", "bytes": 400}, "needs a descriptor"),
+        ([good], {"how": "learn", "size": 2000, "form": "u64", "bytes": 400}, "must name the table"),
+        ([good], {"how": "learn", "table": "t", "size": 2000, "form": "u32", "bytes": 400}, "drawn indices"),
+        ([many], {"how": "learn", "table": "t", "size": 2000, "form": "u64", "bytes": 8 * 4097}, "4096 at most"),
+        ([many], {"how": "learn", "table": "t", "form": "u64", "bytes": 80}, '"size"'),
+        ([many], {"how": "learn", "table": "t", "size": -1, "form": "u64", "bytes": 80}, '"size"'),
+        ([many], {"how": "learn", "table": "t", "size": "x", "form": "u64", "bytes": 80}, '"size"'),
+        ([many], {"how": "learn", "table": "t", "size": 9, "form": "u64", "bytes": 80}, "out of range"),
+        ([many], {"how": "learn", "table": "t" * 64, "size": 2000, "form": "u64", "bytes": 80}, "printable"),
     ]:
         reply = raw_follow(mounted, fds, **request)
         assert not reply["ok"] and said in reply["error"], (request, reply)
     assert raw_follow(mounted, [good, null, read_end], form="u32", bytes=400).get("ok") in (True, False)  # one counts
+    for size, more in (2000, True), (1999, True), (50, False), (2002, False), (2**62, False):  # nothing was opened
+        reply = raw_follow(mounted, [many], how="learn", table="t", size=size, form="u64", bytes=80)
+        assert (reply["ok"], reply["found"], reply["more"]) == (True, False, more), size
     assert lists_of(mounted)["default"]["entries"] == 100  # a refused request changes nothing
     os.ftruncate(good, 0)  # what the client does later changes nothing either
     os.write(good, b"\xff" * 4096)
     before, after = read_in_steps(mounted, packed[1][:100])
     assert misses(before, after) == 0
-    for fd in (good, read_end, write_end, null, inside, directory):
+    for fd in (good, many, read_end, write_end, null, inside, directory):
         os.close(fd)
 
 

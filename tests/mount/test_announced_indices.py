@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A PyTorch dataset whose files nobody can tell: each worker lists them for itself, and C code opens them.  What its
+indices mean is learned from what is opened, and from then on the sampler's draws are in memory before they are opened."""
+
+import json
+import random
+import sys
+import textwrap
+
+import pytest
+
+from helpers import tools
+from helpers.waiting import wait_until
+
+pytest.importorskip("torch", reason="torch is not installed")
+COUNT, BATCH, FIRST = 2000, 8, 400  # files; files of a batch; files that are opened before the trainer looks
+
+# After its first opens in an epoch the trainer is slow until the server knows its order and has read what fits.  It goes
+# on drawing meanwhile, because it compares its draws with those of its copy when it draws.  If the indices are known, it
+# waits after the first batch: that is too few opens to learn anything.
+TRAINER = """
+    import ctypes, json, os, signal, sys, time
+    import numpy
+    from torch.utils.data import DataLoader, Dataset, Sampler
+
+    mount, size, workers, kills, waits = sys.argv[1], *map(int, sys.argv[2:])
+    libc = ctypes.CDLL(None)
+    names = []  # of this process: the copy of the trainer has none
+
+    def stats():
+        with open(os.path.join(mount, ".ddpfs/stats.json")) as file:
+            return json.load(file)
+
+    class InC(Dataset):
+        def __len__(self):
+            return size
+
+        def __getitem__(self, i):
+            if not names:
+                names.extend(sorted(os.path.join(d, n) for d, _, files in os.walk(mount) for n in files))
+            fd = libc.open(names[i].encode(), os.O_RDONLY)
+            read = os.read(fd, 1 << 16)
+            os.close(fd)
+            return len(read)
+
+    class Own(Sampler):
+        def __iter__(self):
+            return iter(numpy.random.permutation(len(data)))
+
+        def __len__(self):
+            return len(data)
+
+    data = InC()
+    loader = DataLoader(data, batch_size=BATCH, sampler=Own(), num_workers=workers, persistent_workers=workers > 0)
+    for epoch in range(2):
+        begun, noted, seen = stats(), None, 0
+        for sizes in loader:
+            seen += len(sizes)
+            known = epoch > 0 and waits and not kills
+            for _ in range(0 if noted else 3000 if known else 10 if seen >= FIRST else 0):
+                now = stats()
+                if now["order_source"] == "announced" and now["idle"] and not now["recognise_queue"] or not waits:
+                    noted = now
+                    break
+                time.sleep(0.02)
+        end = stats()
+        print(json.dumps({"announced": sum(one["entries"] for one in noted["announced"]),
+                          "first": noted["misses"] - begun["misses"],
+                          **{key: end[key] - noted[key] for key in ("opens", "misses", "lost", "orders_dropped")}}))
+        if kills:
+            os.kill(stats()["server_pid"], signal.SIGKILL)
+    """
+
+
+@pytest.fixture
+def train(pack, scratch):
+    for i in range(COUNT):
+        path = scratch / "tree" / f"class_{i % 10}" / f"{i:05d}.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(random.Random(i).randbytes(500 + i))
+    dataset = pack(scratch / "tree")
+    (scratch / "mnt").mkdir()
+    (scratch / "train.py").write_text(f"BATCH, FIRST = {BATCH}, {FIRST}\n" + textwrap.dedent(TRAINER))
+
+    def run(size, workers, kills=False, waits=True):
+        done = tools.ddpfs("exec", "-q", "-o", "view=all,memory=256M", dataset, scratch / "mnt", "--", sys.executable, "-W",
+                           "ignore", scratch / "train.py", scratch / "mnt", size, workers, int(kills), int(waits))
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return run
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_indices_are_learned_once_for_all_epochs(train, workers):
+    def whole():
+        epochs = train(COUNT, workers)
+        return not any(one["lost"] for one in epochs) and epochs
+
+    first, second = wait_until(whole, "a run in which the kernel takes nothing back")
+    for epoch in first, second:
+        assert epoch["misses"] < 0.01 * COUNT and epoch["orders_dropped"] == 0
+    assert first["announced"] > COUNT // 2 and first["opens"] > COUNT // 3
+    assert second["announced"] == COUNT and second["opens"] >= COUNT - 5 * BATCH * max(workers, 1)
+
+
+def test_a_server_that_was_replaced_learns_them_again(train):
+    for epoch in train(COUNT, 2, kills=True):
+        assert COUNT // 2 < epoch["announced"] <= COUNT
+
+
+def test_a_dataset_of_another_size_is_not_announced(train):
+    assert [epoch["announced"] for epoch in train(COUNT - 1, 2, waits=False)] == [0, 0]
