@@ -472,6 +472,31 @@ def test_numpy_arrays_and_tensors(mounted, packed):
         mount.follow(np.array([-1]))
     torch = pytest.importorskip("torch", reason="torch is not installed")
     assert mount.follow(torch.randperm(300)) == 300
+    with pytest.raises(TypeError, match="4 or 8 bytes"):
+        mount.follow(torch.rand(5))
+
+
+def test_indices_of_8_bytes_travel_as_4(mounted, packed):
+    np = pytest.importorskip("numpy", reason="numpy is not installed")
+    pieces, mount = sys.modules["ddpfs.follow"].pieces, ddpfs.Mount(mounted.path)
+    order = np.random.default_rng(5).permutation(len(packed[1]))
+    orders = [order, order.astype("uint64"), array.array("q", order.tolist())]
+    if "torch" in sys.modules:
+        orders.append(sys.modules["torch"].from_numpy(order))
+    for one in orders:
+        [(data, form)] = pieces(one, None)
+        assert form == "u32" and np.concatenate(list(data.parts())).tolist() == order.tolist()
+    for large in (1 << 32, -1):
+        [(data, form)] = pieces(np.array([0, large]), None)
+        assert form == "u64" and bytes(data) == np.array([0, large]).tobytes()
+    with pytest.raises(ValueError, match="index 4294967297 at place 600000 is out of range"):
+        mount.follow(np.append(np.zeros(600000, dtype="int64"), (1 << 32) + 1))
+    with pytest.raises(ValueError, match="index 4294967295 at place 600000 is out of range"):
+        mount.follow(np.append(np.zeros(600000, dtype="int64"), (1 << 32) - 1))
+    mount.follow(order)
+    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
+    before, after = read_in_steps(mounted, [packed[1][i] for i in order[:600]])
+    assert misses(before, after) <= 3
 
 
 def test_what_cannot_be_followed_is_refused_in_a_sentence(mounted, packed, scratch):

@@ -2,17 +2,19 @@
 """Announces to a mount what will be opened: the client of the control request "follow" (Mount.follow).
 
 An order travels in a memfd whose descriptor goes over the mount's control socket.  The server reads it before it
-answers.  Nothing here needs numpy or torch."""
+answers.  Nothing here needs numpy or torch; where a trainer has imported them, arrays and tensors cost less."""
 
 import errno
 import itertools
 import json
 import os
 import socket
+import sys
 import threading
 from array import array
 
 _PIECE = 1 << 16          # entries of a generator that are announced at once
+_NARROW = 1 << 18         # numbers of 8 bytes that are made numbers of 4 bytes at once
 _TEXT_BYTES = 4 << 20     # bytes of paths that are announced at once; the server takes 16 MiB
 _TIMEOUT_S = 60
 _ERRNOS = {"space": errno.ENOSPC, "lists": errno.E2BIG, "table": errno.ESTALE, "unknown": errno.ENOENT}
@@ -93,14 +95,15 @@ class Connection:
                         self._path = None  # perhaps it was mounted anew
 
     def announce(self, request, data):
-        """Announces the bytes of `data` (a buffer).  Returns the reply; refusals are exceptions."""
-        view = memoryview(data).cast("B")
-        fd = os.memfd_create("ddpfs order")
+        """Announces the bytes of `data` (a buffer, or a Narrowed).  Returns the reply; refusals are exceptions."""
+        fd, size = os.memfd_create("ddpfs order"), 0
         try:
-            at = 0
-            while at < len(view):
-                at += os.write(fd, view[at:at + (1 << 30)])
-            return check(self.ask({**request, "bytes": len(view)}, [fd]))
+            for part in data.parts() if isinstance(data, Narrowed) else (data,):
+                view, at = memoryview(part).cast("B"), 0
+                while at < len(view):
+                    at += os.write(fd, view[at:at + (1 << 30)])
+                size += at
+            return check(self.ask({**request, "bytes": size}, [fd]))
         finally:
             os.close(fd)
 
@@ -113,6 +116,24 @@ class Connection:
                     return raw[len(prefix):]
             raise ValueError(f"'{os.fsdecode(raw)}' is not in the mount '{self.mountpoint}': give paths below it")
         return raw
+
+
+class Narrowed:
+    """Indices of 8 bytes that are announced as 4 bytes each: half the memory, and two thirds of the time."""
+
+    def __init__(self, numbers):
+        self._numbers = numbers
+
+    @classmethod
+    def of(cls, view):
+        """Returns None if one of them needs 8 bytes, or without numpy."""
+        numpy = sys.modules.get("numpy")
+        numbers = numpy and numpy.frombuffer(view, numpy.uint64)  # what is negative is large here
+        return cls(numbers) if numpy and numbers.max() < 1 << 32 else None
+
+    def parts(self):
+        for at in range(0, len(self._numbers), _NARROW):
+            yield self._numbers[at:at + _NARROW].astype("uint32")
 
 
 class Refused(ValueError):
@@ -182,12 +203,18 @@ def pieces(order, relative):
     """Yields (data, form) for an order of any kind that Mount.follow takes."""
     if isinstance(order, (str, bytes, bytearray)):
         raise TypeError("an order is a list of paths or indices, not one path")
+    torch = sys.modules.get("torch")
+    if torch and isinstance(order, torch.Tensor):  # which is no buffer
+        order = order.detach().cpu().numpy()
     buffer = _integers(order)
     if buffer is not None:
-        if len(buffer[0]):
+        narrowed = Narrowed.of(buffer[0]) if buffer[1] == "u64" and len(buffer[0]) else None
+        if narrowed:
+            yield narrowed, "u32"
+        elif len(buffer[0]):
             yield buffer
         return
-    if hasattr(order, "tolist"):  # torch tensors are no buffers
+    if hasattr(order, "tolist"):  # arrays of paths, and what else is no buffer
         order = order.tolist()
     iterator = iter(order)
     try:
