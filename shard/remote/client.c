@@ -485,16 +485,6 @@ static void adjust_limit(struct remote_client *c, const struct transfer *t, bool
 	c->answers = c->throttled = 0;
 }
 
-static bool expired(const struct transfer *t)
-{
-	static const char *const codes[] = { "ExpiredToken", "TokenRefreshRequired", "InvalidAccessKeyId",
-		"InvalidToken", "RequestExpired" };
-	for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
-		if (strstr(t->error, codes[i]))
-			return true;
-	return false;
-}
-
 /* Tells why an answer was not taken. */
 static void tell_refused(struct remote_client *c, const struct transfer *t)
 {
@@ -544,8 +534,8 @@ static int judge(struct transfer *t, CURLcode code)
 		adjust_limit(c, t, true);
 		count(c, &c->stats.throttled, 1);
 	}
-	if (t->status == 403 || (t->status == 400 && !remote_store_passes(&answer)))
-		return expired(t) && remote_store_renew(c->store, t->started_ns) ? -EAGAIN : rc;
+	if (remote_store_expired(&answer))
+		return remote_store_renew(c->store, t->started_ns) ? -EAGAIN : rc;
 	return remote_store_passes(&answer) ? -EAGAIN : rc;
 }
 

@@ -47,9 +47,12 @@ struct remote_store {
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t renew_cv;
 	struct remote_credentials *credentials; /* NULL: requests are not signed */
-	uint64_t renewed_ns;                    /* CLOCK_MONOTONIC of these credentials */
+	uint64_t renewed_ns;                    /* CLOCK_MONOTONIC when they were asked for */
+	uint64_t changed_ns;                    /* the same when they became others; 0: never */
 	time_t renew_at;                        /* CLOCK_REALTIME; 0: never */
 	bool renew, stop;
+	bool asking; /* a thread asks for them */
+	bool failed; /* so did the latest time; of the thread that asks */
 	bool thread_runs;
 	int agent; /* connection to the process that finds credentials; -1: this process does */
 	pthread_t thread;
@@ -130,39 +133,52 @@ static time_t renewal_of(const struct remote_credentials *c)
 	return now_s() + (left > 2 * REMOTE_RENEW_S ? left - REMOTE_RENEW_S : left / 2);
 }
 
+static bool same(const struct remote_credentials *a, const struct remote_credentials *b)
+{
+	return strcmp(a->access_key, b->access_key) == 0 && strcmp(a->secret_key, b->secret_key) == 0 &&
+	       strcmp(a->token, b->token) == 0;
+}
+
+/* Asks for credentials and takes them.  Under lock, which is not held meanwhile; one thread at a time (asking). */
+static void ask_anew(struct remote_store *store)
+{
+	struct remote_credentials *fresh = NULL;
+	struct base_err err = { 0 };
+	store->asking = true;
+	pthread_mutex_unlock(&store->lock);
+	int rc =
+	        store->agent >= 0 ? remote_agent_ask(store->agent, &err, &fresh) : remote_credentials_get(&err, &fresh);
+	if (rc < 0 && !store->failed)
+		log_warning("%s: the credentials cannot be renewed: %s; this is tried again every %d s",
+		        store->location.name, err.text, RENEW_AGAIN_S);
+	else if (rc == 0 && store->failed)
+		log_info("%s: the credentials are renewed", store->location.name);
+	store->failed = rc < 0;
+	pthread_mutex_lock(&store->lock);
+	store->asking = store->renew = false;
+	store->renew_at = now_s() + RENEW_AGAIN_S;
+	if (rc == 0) {
+		store->renewed_ns = base_now_ns();
+		if (!same(fresh, store->credentials))
+			store->changed_ns = store->renewed_ns;
+		remote_credentials_free(store->credentials);
+		store->credentials = fresh;
+		store->renew_at = renewal_of(fresh);
+	}
+	pthread_cond_broadcast(&store->renew_cv);
+}
+
 static void *renewer(void *arg)
 {
 	struct remote_store *store = arg;
-	bool failed = false; /* the latest renewal */
 	pthread_setname_np(pthread_self(), "credentials");
-	pthread_mutex_lock(&store->lock);
-	for (;;) {
-		while (!store->stop && !store->renew)
+	lock_for_scope(&store->lock);
+	while (!store->stop) {
+		if (store->renew && !store->asking)
+			ask_anew(store);
+		else
 			pthread_cond_wait(&store->renew_cv, &store->lock);
-		if (store->stop)
-			break;
-		pthread_mutex_unlock(&store->lock);
-		struct remote_credentials *fresh = NULL;
-		struct base_err err = { 0 };
-		int rc = store->agent >= 0 ? remote_agent_ask(store->agent, &err, &fresh)
-		                           : remote_credentials_get(&err, &fresh);
-		if (rc < 0 && !failed)
-			log_warning("%s: the credentials cannot be renewed: %s; this is tried again every %d s",
-			        store->location.name, err.text, RENEW_AGAIN_S);
-		else if (rc == 0 && failed)
-			log_info("%s: the credentials are renewed", store->location.name);
-		failed = rc < 0;
-		pthread_mutex_lock(&store->lock);
-		store->renew = false;
-		store->renew_at = now_s() + RENEW_AGAIN_S;
-		if (rc == 0) {
-			remote_credentials_free(store->credentials);
-			store->credentials = fresh;
-			store->renewed_ns = base_now_ns();
-			store->renew_at = renewal_of(fresh);
-		}
 	}
-	pthread_mutex_unlock(&store->lock);
 	return NULL;
 }
 
@@ -172,7 +188,7 @@ static bool renew(struct remote_store *store)
 	if (!store->thread_runs && pthread_create(&store->thread, NULL, renewer, store) == 0)
 		store->thread_runs = true;
 	store->renew = true;
-	pthread_cond_signal(&store->renew_cv);
+	pthread_cond_broadcast(&store->renew_cv);
 	return store->thread_runs;
 }
 
@@ -180,6 +196,20 @@ bool remote_store_renew(struct remote_store *store, uint64_t since_ns)
 {
 	lock_for_scope(&store->lock);
 	return store->renewed_ns > since_ns || (store->credentials && renew(store));
+}
+
+/* The same for a thread that waits for the new credentials.  It starts no other thread, because the process may fork.
+ * Returns true if another try is worth it: they have changed, or they are of the kind that comes to an end. */
+static bool renew_and_wait(struct remote_store *store, uint64_t since_ns)
+{
+	lock_for_scope(&store->lock);
+	if (!store->credentials)
+		return false;
+	while (store->asking)
+		pthread_cond_wait(&store->renew_cv, &store->lock);
+	if (store->renewed_ns <= since_ns)
+		ask_anew(store);
+	return store->changed_ns > since_ns || store->credentials->token[0];
 }
 
 static int start_credentials(struct remote_store *store, struct base_err *err)
@@ -239,7 +269,7 @@ void remote_store_close(struct remote_store *store)
 	{
 		lock_for_scope(&store->lock);
 		store->stop = true;
-		pthread_cond_signal(&store->renew_cv);
+		pthread_cond_broadcast(&store->renew_cv);
 	}
 	if (store->thread_runs)
 		pthread_join(store->thread, NULL);
@@ -374,11 +404,23 @@ static void take_late_error(struct remote_answer *answer)
 	answer->status = strcmp(code, "NoSuchUpload") == 0 ? 404 : 500;
 }
 
-/* answer: if rc is 0. */
-static bool worth_another_try(int rc, const struct remote_answer *answer)
+bool remote_store_expired(const struct remote_answer *answer)
+{
+	static const char *const codes[] = { "ExpiredToken", "TokenRefreshRequired", "InvalidAccessKeyId",
+		"InvalidToken", "RequestExpired" };
+	char code[CODE_MAX];
+	copy_element(answer, "Code", code);
+	for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+		if (strcmp(code, codes[i]) == 0)
+			return answer->status == 403 || answer->status == 400;
+	return false;
+}
+
+/* answer: if rc is 0.  sent_ns: when the request was sent that it answers. */
+static bool worth_another_try(struct remote_store *store, int rc, const struct remote_answer *answer, uint64_t sent_ns)
 {
 	if (rc == 0)
-		return remote_store_passes(answer);
+		return remote_store_passes(answer) || (remote_store_expired(answer) && renew_and_wait(store, sent_ns));
 	return rc == -ETIMEDOUT || rc == -ECONNREFUSED || rc == -EHOSTUNREACH || rc == -EIO;
 }
 
@@ -466,13 +508,14 @@ int remote_store_ask(struct remote_store *store, const struct remote_request *re
 	unsigned pause_ms = ASK_PAUSE_MS;
 	for (unsigned tries = 1;; tries++) {
 		struct remote_answer answer;
+		uint64_t sent_ns = base_now_ns();
 		int rc = ask_once(&asking, request, timeout_s, err, &answer);
 		if (rc == 0)
 			answer.tries = tries;
 		if (rc == 0 && request->late_errors)
 			take_late_error(&answer);
 		bool last = tries >= least && base_now_ns() > end_ns;
-		if (last || !worth_another_try(rc, &answer)) {
+		if (last || !worth_another_try(store, rc, &answer, sent_ns)) {
 			if (rc == 0)
 				*ret_answer = answer;
 			else

@@ -66,7 +66,8 @@ int remote_store_headers(struct remote_store *store, const char *url, const stru
 
 /* Sends a request and waits for the answer; tries again after errors of the connection, 429 and 5xx, with growing
  * pauses, for 10 s, and at least once (four times with a body).  timeout_s: for one try.  If it takes a second, or no
- * byte of a body is taken for 15 s, the log says what is waited for.
+ * byte of a body is taken for 15 s, the log says what is waited for.  If the credentials have expired, it asks for
+ * others; if these are the same and have no session token, it does not try again.
  * Returns 0 (whatever the status is; answer.tries says how often it was sent), or an error of remote_fetch; then err
  * also says for how long it was tried. */
 int remote_store_ask(struct remote_store *store, const struct remote_request *request, unsigned timeout_s,
@@ -82,6 +83,10 @@ int remote_store_head(struct remote_store *store, const char *key, unsigned time
 /* Returns whether a status of 300 or more may be another one at the next try: 408, 429, 5xx but 501, and S3's
  * RequestTimeout. */
 bool remote_store_passes(const struct remote_answer *answer);
+
+/* Returns whether a status of 300 or more says that the credentials are not valid any more: ExpiredToken and the like.
+ * An answer to HEAD has no body, so it never does. */
+bool remote_store_expired(const struct remote_answer *answer);
 
 /* Says that the store refused the credentials (ExpiredToken and the like), so that they are renewed now.
  * Returns true if the credentials have changed since `since_ns` (CLOCK_MONOTONIC), or if a renewal has begun. */

@@ -174,6 +174,57 @@ def test_an_error_behind_a_success_is_tried_again(code, store, scratch):
     assert store.objects == packed_here(scratch)
 
 
+def sign_with(scratch, key, token=""):
+    (scratch / "credentials").write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key=x\n"
+                                         + (f"aws_session_token={token}\n" if token else ""))
+
+
+@pytest.fixture
+def expiring(store, scratch, monkeypatch):
+    """`expiring.takes` is the key that the store takes, and `expiring.seen(handler)` looks at each request before."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+
+    def wrap(method):
+        def do(self):
+            self.server.seen(self)
+            if f"Credential={self.server.takes}/" in self.headers["Authorization"]:
+                return method(self)
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            return self.reply(403, b"<Error><Code>ExpiredToken</Code><Message>The token has expired</Message></Error>")
+        return do
+    methods = {name: wrap(getattr(FakeS3, name)) for name in ("do_GET", "do_HEAD", "do_PUT", "do_POST", "do_DELETE")}
+    store.RequestHandlerClass = type("Expiring", (FakeS3,), methods)
+    sign_with(scratch, "AKFIRST", "first")
+    store.takes, store.seen = "AKFIRST", lambda _handler: None
+    return store
+
+
+@pytest.mark.parametrize("late_s", [0, 2])
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST"])
+def test_a_pack_goes_on_when_its_token_expires(method, late_s, expiring, scratch):
+    """At a list, a part or the end of an upload.  The next token may come a little late."""
+    def expire(handler):
+        if handler.command == method and expiring.takes == "AKFIRST" and (method != "POST" or "uploadId" in handler.path):
+            expiring.takes = "AKSECOND"
+            threading.Timer(late_s, sign_with, (scratch, "AKSECOND", "second")).start()
+    expiring.seen = expire
+
+    def succeed(handler, key):
+        complete(handler.server, key)
+        handler.reply(200, b"<CompleteMultipartUploadResult/>")
+    pack_parts(expiring, scratch, [succeed])
+    assert expiring.takes == "AKSECOND" and expiring.objects == packed_here(scratch)
+
+
+def test_keys_that_stay_the_same_are_refused_at_once(expiring, scratch):
+    sign_with(scratch, "AKOTHER")
+    begin = time.monotonic()
+    done = tools.run([tools.tool("mkshard"), "pack", scratch / "source", "s3://bucket/x"], check=False)
+    assert done.returncode == 1 and "refuses access" in done.stderr and "ExpiredToken" in done.stderr, done.stderr
+    assert time.monotonic() - begin < 8
+
+
 def test_an_upload_that_hangs_says_so(store, scratch):
     """After 15 s.  Then it goes on with another connection."""
     hung = []
