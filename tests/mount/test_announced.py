@@ -705,6 +705,33 @@ def test_the_command_announces_files_and_standard_input(mounted, packed, scratch
     wait_until(lambda: list(lists_of(mounted)) == ["default"])
 
 
+@pytest.mark.parametrize("form", ["u32", "u64", "lines"])
+def test_the_command_announces_indices_in_pieces(form, mounted, packed):
+    """A short piece behind a long one, too.  Numbers of 8 bytes travel as 4."""
+    order = random.Random(3).sample(range(len(packed[1])), 600)
+    process = subprocess.Popen([tools.tool("ddpfs"), "ctl", mounted.path, "follow",
+                                "--indices" if form == "lines" else f"--indices={form}", "-"],
+                               stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, preexec_fn=tools.die_with_parent)
+    for begin, end in (0, 250), (250, 300), (300, 600):
+        part = order[begin:end]
+        lines = "".join(f"{number}\n" for number in part).encode()
+        process.stdin.write(lines if form == "lines" else array.array("I" if form == "u32" else "Q", part).tobytes())
+        process.stdin.flush()
+        wait_until(lambda: lists_of(mounted).get("default", {"entries": 0})["entries"] == end)
+    process.stdin.close()
+    assert process.wait() == 0
+    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
+    before, after = read_in_steps(mounted, [packed[1][number] for number in order])
+    assert misses(before, after) <= 3 and after["announced_opens"] - before["announced_opens"] > 590
+
+
+@pytest.mark.parametrize("number", [(1 << 32) - 1, 1 << 32, (1 << 63) - 1])
+def test_the_command_says_which_index_is_out_of_range(number, mounted, scratch):
+    (scratch / "order").write_bytes(array.array("Q", [0, 1, number]).tobytes())
+    said = ctl(mounted, "--indices=u64", scratch / "order", check=False).stderr
+    assert f"index {number} at place 2 is out of range" in said
+
+
 def test_what_the_command_refuses(mounted, scratch):
     (scratch / "odd").write_bytes(b"123")
     for words, given, code, said in [
