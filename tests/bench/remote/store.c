@@ -8,7 +8,7 @@
  * there for 5 s.  GET /.stats gives "REQUESTS BYTES" of all answers so far.
  *
  * For clients of S3, a directory of DIRECTORY is a bucket: GET /BUCKET?prefix=P&delimiter=/ lists its keys, all in one
- * answer.  Signatures are not looked at.
+ * answer.  Signatures are not looked at.  Uploads, in one request or in parts, pass the link and are thrown away.
  *
  * A thread serves a connection.  The link is a clock: each piece of a body is sent when the pieces before it have
  * passed, whichever connection has them. */
@@ -199,8 +199,46 @@ static bool send_body(int fd, int file, off_t at, uint64_t left)
 	return true;
 }
 
-/* Answers one request, whose head is text.  Returns false: the connection ends. */
-static bool answer(int fd, const char *text)
+/* Takes the body of a request, of which `got` bytes have come. */
+static bool drop_body(int fd, const char *text, size_t got)
+{
+	static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+	const char *length = strcasestr(text, "\r\ncontent-length:");
+	uint64_t left = length ? strtoull(length + 17, NULL, 10) : 0;
+	char data[PIECE];
+	if (strcasestr(text, "\r\nexpect: 100-continue") && !send_all(fd, go_on, sizeof(go_on) - 1, 0))
+		return false;
+	for (size_t n = got; left;) {
+		if (n > left)
+			return false;
+		pass_link(n);
+		atomic_fetch_add(&bytes, n);
+		left -= n;
+		ssize_t more = left ? recv(fd, data, left < PIECE ? (size_t)left : PIECE, 0) : 0;
+		if (more < 0 || (left && more == 0))
+			return false;
+		n = (size_t)more;
+	}
+	return true;
+}
+
+/* Answers PUT, POST and DELETE, as S3 does. */
+static bool answer_upload(int fd, const char *text, const char *query, size_t got)
+{
+	static const char put[] = "HTTP/1.1 200 OK\r\nETag: \"1\"\r\nContent-Length: 0\r\n\r\n";
+	static const char gone[] = "HTTP/1.1 204 No Content\r\n\r\n";
+	if (!drop_body(fd, text, got))
+		return false;
+	if (strncmp(text, "PUT", 3) == 0)
+		return send_all(fd, put, sizeof(put) - 1, 0);
+	if (strncmp(text, "DELETE", 6) == 0)
+		return send_all(fd, gone, sizeof(gone) - 1, 0);
+	return answer_text(
+	        fd, 200, query && strncmp(query, "uploads", 7) == 0 ? "<X><UploadId>1</UploadId></X>" : "<X/>");
+}
+
+/* Answers one request, whose head is text; `got` bytes of its body have come.  Returns false: the connection ends. */
+static bool answer(int fd, const char *text, size_t got)
 {
 	char path[1024], name[2048], head[512];
 	if (sscanf(text, "%*s %1023s", path) != 1 || strstr(path, ".."))
@@ -218,6 +256,8 @@ static bool answer(int fd, const char *text)
 	char *query = strchr(path, '?');
 	if (query)
 		*query++ = 0;
+	if (strncmp(text, "GET", 3) != 0 && strncmp(text, "HEAD", 4) != 0)
+		return answer_upload(fd, text, query, got);
 	bool head_only = strncmp(text, "HEAD", 4) == 0;
 	snprintf(name, sizeof(name), "%s%s", opt.directory, path);
 	const char *slash = strchr(path + 1, '/');
@@ -268,7 +308,7 @@ static void *serve(void *arg)
 		char *end = strstr(text, "\r\n\r\n");
 		if (!end)
 			continue;
-		if (!answer(fd, text))
+		if (!answer(fd, text, len - (size_t)(end + 4 - text)))
 			break;
 		len = 0; /* clients of the bench send no second request before the answer */
 	}
