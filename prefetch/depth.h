@@ -4,7 +4,8 @@
  * At first each read that comes back allows three more, until a read takes more than twice as long as the shortest
  * one.  So the depth grows fourfold in the time of one read, as a store far away needs.  (With a local disk the
  * second read is slower already.)  After that, trials with a larger or smaller depth decide.  With a store, a larger
- * one that does not help is tried a second time soon.
+ * one that does not help is tried a second time soon.  Small reads of a local dataset are at least as many as come back
+ * in 2 ms, or 128 if that is fewer.
  *
  * Only intervals in which as many reads were in flight as the depth allows count, because others do not measure the
  * device.
@@ -43,6 +44,7 @@ struct prefetch_depth {
 	bool store;          /* what is read lies in a store */
 	double gain;         /* a trial with a larger depth must raise the rate so many times */
 	uint64_t mean_bytes; /* of a read, lately; 0: none came back */
+	uint32_t least;      /* the smallest depth of a trial: reads */
 	uint32_t most_reads; /* the largest depth, for small reads */
 };
 

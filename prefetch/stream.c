@@ -9,17 +9,30 @@
 
 enum { WINDOW_MIN = 16 << 20, WINDOW_MAX = 256 << 20 }; /* bytes */
 
+/* Says whether reads are much fewer and longer with a wide window: small samples are read together with neighbours in
+ * storage that are used within it.  order=chunk and a shuffle buffer have such neighbours, and a request to a store
+ * costs much.  In order=none a narrow window has them, too; in a full shuffle they are rare.  For the warm-up the
+ * window says how many names are announced. */
+static bool merges_more(const struct prefetch *p, const struct prefetch_stream_options *options)
+{
+	const struct shard_info *info = shard_index_info(p->options.index);
+	if (info->content_bytes >= info->n_samples * (uint64_t)PREFETCH_SMALL_BYTES)
+		return false;
+	return p->store || options->warm_up || options->buffer_turns ||
+	       (!shard_view_is_given(options->view) &&
+	               shard_view_options_get(options->view)->order == SHARD_ORDER_CHUNK);
+}
+
 /* Returns the bytes of the window.  A sample that is fetched long before its use takes room from samples kept for the
  * next epoch.  A sample that is fetched too late is waited for.  An eighth of the memory lasts at least a tenth of a
  * second with any device, except if memory is very small.
  *
- * Small samples are read together with neighbours in storage that are used within the window.  The wider it is, the
- * fewer and longer are the reads: with three eighths, samples of 4 KiB in order=chunk gave 1.25 times the files per
- * second. */
-static uint64_t default_window(const struct shard_info *info, uint64_t memory_bytes)
+ * With three eighths, samples of 4 KiB in order=chunk gave 1.25 times the files per second.  In a full shuffle, with
+ * names and memory for nine tenths of an epoch, they cost a seventh of the first epoch, and a quarter of the next. */
+static uint64_t default_window(const struct prefetch *p, const struct prefetch_stream_options *options)
 {
-	bool merged = info->content_bytes < info->n_samples * (uint64_t)PREFETCH_SMALL_BYTES;
-	uint64_t window = merged ? memory_bytes / 8 * 3 : memory_bytes / 8;
+	uint64_t memory_bytes = p->options.memory_bytes;
+	uint64_t window = merges_more(p, options) ? memory_bytes / 8 * 3 : memory_bytes / 8;
 	if (window < WINDOW_MIN)
 		window = WINDOW_MIN;
 	if (window > memory_bytes / 2)
@@ -57,8 +70,7 @@ int prefetch_stream_new(
 	s->p = p;
 	s->options = *options;
 	s->buffer_turns = options->buffer_turns;
-	s->window = options->window_bytes ? options->window_bytes
-	                                  : default_window(shard_index_info(p->options.index), p->options.memory_bytes);
+	s->window = options->window_bytes ? options->window_bytes : default_window(p, options);
 	{
 		prefetch_lock_for_scope(p);
 		s->state = PREFETCH_STREAM_NEW;

@@ -38,7 +38,7 @@ struct prefetch_stream_options {
 	uint32_t rank;
 	uint64_t epoch;        /* where to start */
 	uint64_t turn;         /* ... in that epoch; earlier turns count as used */
-	uint64_t window_bytes; /* the most that may be fetched and not used; 0: depends on the memory, see stream.c */
+	uint64_t window_bytes; /* the most that may be fetched and not used; 0: see stream.c */
 	/* About so many turns lie in a shuffle buffer behind the order; 0: there is none.  Turns before the farthest
 	 * used one come later, in any order.  They are kept while they fill three quarters of the budget at most, and
 	 * until the reader is 16 x buffer_turns ahead of them, or 65,536 turns if that is more. */

@@ -111,10 +111,12 @@ def test_names_of_listed_directories_count_once(cgroup, scratch, pack, mount):
     with limited.inside():
         m = mount(dataset, "view=all,layout=tree")
     tools.ddpfs("ctl", m.path, "follow", scratch / "order")
-    wait_until(lambda: (now := stats(m))["idle"] and now["names_bytes"] > names_bytes * 0.9, "listed directories")
+    # Nobody reads, so only the directories of the first window are listed.
+    wait_until(lambda: (now := stats(m))["idle"] and now["names_bytes"] > names_bytes * 0.4, "listed directories")
+    listed = stats(m)["names_bytes"]
     time.sleep(3)  # the budget is looked at every 2 s
     left = float(re.search(r"([0-9.]+) MiB", why(m))[1]) * MIB
-    assert left > 300 * MIB - limited.anon_bytes() - names_bytes / 2
+    assert left > 300 * MIB - limited.anon_bytes() - listed / 2
     m.unmount()
 
 

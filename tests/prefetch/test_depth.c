@@ -74,6 +74,29 @@ static void small_reads_may_be_more(void **state)
 	assert_in_range(depth.settled, PREFETCH_DEPTH_START, PREFETCH_DEPTH_MAX);
 }
 
+/* A disk that is full with 4 reads of 4 KiB gets as many as it serves in 2 ms: then several come back at a time.  Large
+ * reads, a slow disk and a store have no more than before. */
+static void small_reads_come_back_several_at_a_time(void **state)
+{
+	struct prefetch_depth depth;
+	(void)state;
+	prefetch_depth_init(&depth, 0, false);
+	run_device(&depth, 80000, 200000000, 4096, 1000000);
+	assert_in_range(depth.settled, 96, 98);
+	prefetch_depth_init(&depth, 0, false);
+	run_device(&depth, 10000, 2000000000, 4096, 1000000);
+	assert_int_equal(depth.settled, 128);
+	prefetch_depth_init(&depth, 0, false);
+	run_device(&depth, 100000, 5000000000, 110000, 1000000);
+	assert_in_range(depth.settled, PREFETCH_DEPTH_MIN, 24);
+	prefetch_depth_init(&depth, 0, false);
+	run_device(&depth, 8000000, 1000000, 4096, 100000);
+	assert_in_range(depth.settled, PREFETCH_DEPTH_MIN, PREFETCH_DEPTH_START);
+	prefetch_depth_init(&depth, 0, true);
+	run_device(&depth, 80000, 200000000, 4096, 1000000);
+	assert_in_range(depth.settled, PREFETCH_DEPTH_MIN, 24);
+}
+
 /* Half as many reads again seem to give 10% more.  On a link, demands would wait behind them. */
 static void a_little_more_is_not_worth_a_full_link(void **state)
 {
@@ -150,6 +173,9 @@ static void a_fixed_depth_stays(void **state)
 	run_device(&depth, 20000000, 1000000000, 110000, 100000);
 	assert_int_equal(depth.depth, 7);
 	assert_true(prefetch_depth_rate(&depth) > 0);
+	prefetch_depth_init(&depth, 7, false);
+	run_device(&depth, 80000, 200000000, 4096, 100000);
+	assert_int_equal(depth.depth, 7);
 }
 
 static int by_value(const void *a, const void *b)
@@ -199,6 +225,7 @@ int main(void)
 		cmocka_unit_test(depth_grows_until_the_device_is_full),
 		cmocka_unit_test(a_store_far_away_is_filled_at_once),
 		cmocka_unit_test(small_reads_may_be_more),
+		cmocka_unit_test(small_reads_come_back_several_at_a_time),
 		cmocka_unit_test(a_little_more_is_not_worth_a_full_link),
 		cmocka_unit_test(one_slow_interval_does_not_end_the_search),
 		cmocka_unit_test(a_full_link_is_known_as_such),

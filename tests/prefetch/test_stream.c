@@ -738,6 +738,45 @@ static void turns_that_a_shuffle_buffer_holds_are_kept(void **state)
 	prefetch_free(t.p);
 }
 
+static void check_window(const struct setup *setup, uint64_t window)
+{
+	struct fake_sink sink;
+	struct trainer t = { 0 };
+	struct prefetch_stream_stats ss;
+	sink_init(&sink);
+	start(&t, &sink, setup);
+	prefetch_stream_stats_get(t.stream, &ss);
+	assert_int_equal(ss.window_limit, window);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
+/* Where neighbours in storage are used soon after each other, and in a store, the window of small samples is wide. */
+static void the_window_is_wide_where_it_merges_reads(void **state)
+{
+	static const uint64_t small = 4096;
+	static const struct {
+		struct setup setup;
+		uint64_t window;
+	} cases[] = {
+		{ { .memory = 256 << 20, .view.order = SHARD_ORDER_FULL }, 32 << 20 },
+		{ { .memory = 256 << 20, .view.order = SHARD_ORDER_NONE }, 32 << 20 },
+		{ { .memory = 256 << 20, .view.order = SHARD_ORDER_CHUNK }, 96 << 20 },
+		{ { .memory = 256 << 20, .view.order = SHARD_ORDER_FULL, .buffer = 100 }, 96 << 20 },
+		{ { .memory = 256 << 20, .view.order = SHARD_ORDER_FULL, .store = true }, 96 << 20 },
+		{ { .memory = 256 << 20, .view.order = SHARD_ORDER_CHUNK, .window = 5 << 20 }, 5 << 20 },
+	};
+	struct dataset large = data;
+	(void)state;
+	assert_true(data_bytes / N_FILES >= PREFETCH_SMALL_BYTES);
+	check_window(&(struct setup){ .memory = 256 << 20, .view.order = SHARD_ORDER_CHUNK }, 32 << 20);
+	dataset_new(&data, 100, 1, &small, 1);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		check_window(&cases[i].setup, cases[i].window);
+	dataset_free(&data);
+	data = large;
+}
+
 /* An epoch of many turns, of which few have samples. */
 enum { LONG_TURNS = 200000, LONG_EACH = 1000 };
 
@@ -1970,6 +2009,7 @@ int main(void)
 		cmocka_unit_test(demands_that_join_a_read_do_not_wake_the_engine),
 		cmocka_unit_test(what_is_regained_stands_before_no_reader),
 		cmocka_unit_test(lost_files_of_a_store_are_there_again_before_their_reader),
+		cmocka_unit_test(the_window_is_wide_where_it_merges_reads),
 		cmocka_unit_test(much_that_is_gone_is_fetched_again_at_once),
 	};
 	cmocka_set_test_filter(getenv("DDPFS_TEST")); /* a pattern, or NULL */
