@@ -116,44 +116,51 @@ static int score(const struct look *look, const struct prefetch_list *list, doub
 	return 0;
 }
 
-/* Tries one list.  Returns 0, or -errno. */
-static int try_list(struct look *look, uint32_t dir, enum prefetch_list_sort sort, enum prefetch_filter_kind filter)
+/* Tries one list.  *ret_n: its files.  Returns 0, or -errno. */
+static int try_list(struct look *look, uint32_t dir, enum prefetch_list_sort sort, enum prefetch_filter_kind filter,
+        uint32_t *ret_n)
 {
-	struct prefetch_list *list;
+	struct prefetch_list *list = NULL;
 	double nats;
+	*ret_n = 0;
 	int rc = prefetch_list_new(&look->filters, dir, sort, filter, &list);
-	if (rc < 0)
-		return rc == -ENOENT ? 0 : rc;
-	if (prefetch_list_size(list) != look->given->size) {
-		prefetch_list_put(list);
-		return 0;
-	}
-	look->any = true;
-	rc = score(look, list, &nats);
-	if (rc == 0 && nats >= PREFETCH_DRAWN_SURE && nats > look->best_score) {
-		prefetch_list_put(look->best);
-		look->best = prefetch_list_get(list);
-		look->best_score = nats;
+	if (rc == 0)
+		*ret_n = prefetch_list_size(list);
+	if (rc == 0 && *ret_n == look->given->size) {
+		look->any = true;
+		rc = score(look, list, &nats);
+		if (rc == 0 && nats >= PREFETCH_DRAWN_SURE && nats > look->best_score) {
+			prefetch_list_put(look->best);
+			look->best = prefetch_list_get(list);
+			look->best_score = nats;
+		}
 	}
 	prefetch_list_put(list);
-	return rc;
+	if (look->given->beat)
+		look->given->beat(look->given->user);
+	return rc == -ENOENT ? 0 : rc;
 }
 
-static int try_dir(struct look *look, uint32_t dir, uint32_t files)
+/* Tries the lists of one directory.  files: how many it holds.  tried: a directory with the same files was tried, so
+ * only the walk is another list: it depends on where the classes are. */
+static int try_dir(struct look *look, uint32_t dir, uint32_t files, bool tried)
 {
-	static const enum prefetch_filter_kind filters[] = { PREFETCH_FILTER_IMAGES, PREFETCH_FILTER_SUFFIX,
-		PREFETCH_FILTER_DEALT, PREFETCH_FILTER_ALL };
-	static const enum prefetch_list_sort sorts[] = { PREFETCH_SORT_WALK, PREFETCH_SORT_ID, PREFETCH_SORT_PATH,
-		PREFETCH_SORT_NAME };
+	static const enum prefetch_filter_kind filters[] = { PREFETCH_FILTER_ALL, PREFETCH_FILTER_IMAGES,
+		PREFETCH_FILTER_SUFFIX, PREFETCH_FILTER_DEALT };
+	uint32_t size = look->given->size;
 	int rc = 0;
 	for (unsigned f = 0; rc == 0 && f < sizeof(filters) / sizeof(filters[0]); f++) {
-		for (unsigned s = 0; rc == 0 && s < sizeof(sorts) / sizeof(sorts[0]); s++) {
-			if (sorts[s] == PREFETCH_SORT_NAME && (!look->any || files > PREFETCH_DRAWN_BY_NAME))
-				continue;
-			rc = try_list(look, dir, sorts[s], filters[f]);
-			if (look->given->beat)
-				look->given->beat(look->given->user);
+		uint32_t walked, n = 0;
+		rc = try_list(look, dir, PREFETCH_SORT_WALK, filters[f], &walked);
+		if (rc == 0 && !tried) {
+			rc = try_list(look, dir, PREFETCH_SORT_ID, filters[f], &n);
+			if (rc == 0 && n == size)
+				rc = try_list(look, dir, PREFETCH_SORT_PATH, filters[f], &n);
+			if (rc == 0 && n == size && files <= PREFETCH_DRAWN_BY_NAME)
+				rc = try_list(look, dir, PREFETCH_SORT_NAME, filters[f], &n);
 		}
+		if (filters[f] == PREFETCH_FILTER_ALL && (tried ? walked : n) == size)
+			break; /* the other filters have these files, or fewer */
 	}
 	return rc;
 }
@@ -161,6 +168,7 @@ static int try_dir(struct look *look, uint32_t dir, uint32_t files)
 /* Tries the directories above a file that hold enough files and were not tried yet. */
 static int try_above(struct look *look, uint32_t opened, uint32_t tried[DIRS], uint32_t *n_tried)
 {
+	uint32_t below = 0; /* files of the directory that was tried before this one, which is in it */
 	struct shard_file file;
 	int rc = shard_index_file(look->given->index, opened, &file);
 	for (uint32_t dir = rc == 0 ? file.dir : SHARD_NONE; rc == 0 && dir != SHARD_NONE;) {
@@ -174,7 +182,8 @@ static int try_above(struct look *look, uint32_t opened, uint32_t tried[DIRS], u
 		uint32_t files = record.end_file - record.first_file;
 		if (files >= look->given->size) {
 			tried[(*n_tried)++] = dir;
-			rc = try_dir(look, dir, files);
+			rc = try_dir(look, dir, files, files == below);
+			below = files;
 		}
 		dir = record.parent;
 	}

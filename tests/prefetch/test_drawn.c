@@ -123,6 +123,34 @@ static void a_new_epoch_is_found(void **state)
 	end(t);
 }
 
+static void count(void *user)
+{
+	++*(unsigned *)user;
+}
+
+/* Each list costs time of the mount's main thread, a list by name a second for a million files. */
+static void equal_lists_are_made_once(void **state)
+{
+	struct synth synth = { .classes = CLASSES, .per_class = PER_CLASS, .bytes = 1, .shuffled = true };
+	struct trainer *t = begin(&synth, PREFETCH_SORT_NAME, PREFETCH_FILTER_ALL);
+	struct prefetch_list *list;
+	unsigned lists = 0;
+	(void)state;
+	draw(t, 5, FLIGHT + 32, 1);
+	struct prefetch_drawn drawn = { .index = t->index,
+		.opened = t->opened,
+		.n_opened = t->n_opened,
+		.indices = t->drawn,
+		.n_indices = t->n_drawn,
+		.size = t->size,
+		.beat = count,
+		.user = &lists };
+	assert_int_equal(prefetch_drawn_list(&drawn, &list), 0);
+	assert_in_range(lists, 1, 4 + 4); /* of train/, and the walks of the root */
+	prefetch_list_put(list);
+	end(t);
+}
+
 static void draws_that_are_not_opened_fit_nothing(void **state)
 {
 	struct synth synth = { .classes = CLASSES, .per_class = PER_CLASS, .bytes = 1, .shuffled = true };
@@ -178,6 +206,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_list_is_found),
 		cmocka_unit_test(a_new_epoch_is_found),
+		cmocka_unit_test(equal_lists_are_made_once),
 		cmocka_unit_test(draws_that_are_not_opened_fit_nothing),
 		cmocka_unit_test(repeated_draws_count_once),
 		cmocka_unit_test(a_size_that_no_list_has),
