@@ -23,20 +23,16 @@ bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_not
 	else if (counts->watched)
 		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
 		        "nothing recognised after %" PRIu64 " opens, %" PRIu64
-		        "%% missed: call ddpfs.torch.follow(loader, paths=...), announce the order with `ddpfs ctl MNT "
-		        "follow "
-		        "LIST`, shuffle with torch's DistributedSampler or a seeded generator, or open files in the "
-		        "order of "
-		        ".ddpfs/epoch/N.list",
+		        "%% missed: call ddpfs.torch.follow(loader, paths=...), announce the order with "
+		        "`ddpfs ctl MNT follow LIST`, shuffle with torch's DistributedSampler or a seeded generator, "
+		        "or open files in the order of .ddpfs/epoch/N.list",
 		        counts->unexplained, percent);
 	else
 		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
 		        "nothing recognised after %" PRIu64 " opens, %" PRIu64
-		        "%% missed: run the trainer under `ddpfs exec`, call ddpfs.torch.follow(loader), announce the "
-		        "order "
-		        "with `ddpfs ctl MNT follow LIST`, shuffle with torch's DistributedSampler or a seeded "
-		        "generator, or "
-		        "open files in the order of .ddpfs/epoch/N.list",
+		        "%% missed: run the trainer under `ddpfs exec`, call ddpfs.torch.follow(loader), announce "
+		        "the order with `ddpfs ctl MNT follow LIST`, shuffle with torch's DistributedSampler or a "
+		        "seeded generator, or open files in the order of .ddpfs/epoch/N.list",
 		        counts->unexplained, percent);
 	return true;
 }
