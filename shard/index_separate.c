@@ -54,12 +54,12 @@ int index_locate_separate(
 	if (remote_is_url(index_file))
 		return base_err_set(err, -EINVAL,
 		        "index '%s': an index that is named apart is a file of this host: fetch it, and name the file",
-		        quoted);
+		        remote_quoted(index_file));
 	/* O_NONBLOCK: a FIFO must not block the mount */
 	cleanup_close int fd = open(index_file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0 && errno == ENOENT)
 		return base_err_set(err, -ENOENT, "index '%s': there is none; 'mkshard index -o %s %s' makes it",
-		        quoted, quoted, base_quoted(dataset));
+		        quoted, quoted, remote_quoted(dataset));
 	if (fd < 0)
 		return base_err_set(err, -errno, "index '%s': cannot open it: %s", quoted, base_err_str(-errno));
 	index->separate = realpath(index_file, NULL);

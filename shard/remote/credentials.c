@@ -14,6 +14,7 @@
 #include "shard/base/cleanup.h"
 #include "shard/remote/aws_config.h"
 #include "shard/remote/credentials_private.h"
+#include "shard/remote/location.h"
 #include "shard/remote/secret_memory.h"
 
 enum {
@@ -89,7 +90,7 @@ int remote_credentials_check_endpoint(const char *endpoint, const char *whose, s
 	                                                           : 0;
 	if (!scheme)
 		return base_err_set(err, -EINVAL, "the endpoint of %s begins with neither https:// nor http://", whose);
-	if (memchr(endpoint + scheme, '@', strcspn(endpoint + scheme, "/")))
+	if (remote_has_password(endpoint))
 		return base_err_set(err, -EINVAL,
 		        "the endpoint of %s has a user or password, which would stand in messages; leave it out",
 		        whose);

@@ -27,18 +27,57 @@ bool remote_is_url(const char *name)
 	return scheme_len(name) != 0;
 }
 
-int remote_check_kind(const char *name, struct base_err *err)
+/* Returns how long the scheme is of a name that begins like a URL of any kind, with "://" or ":/", or 0.  RFC 3986: a
+ * scheme is a letter, then letters, digits and "+-.". */
+static size_t any_scheme_len(const char *name)
 {
-	char quoted[512];
-	size_t len = 0; /* RFC 3986: a scheme is a letter, then letters, digits and "+-." */
+	size_t len = 0;
 	while (isalnum((unsigned char)name[len]) || (len > 0 && name[len] && strchr("+-.", name[len])))
 		len++;
-	if (!isalpha((unsigned char)name[0]) || strncmp(name + len, ":/", 2) != 0 || remote_is_url(name))
+	if (!isalpha((unsigned char)name[0]) || strncmp(name + len, ":/", 2) != 0)
+		return 0;
+	return len + (name[len + 2] == '/' ? 3 : 2);
+}
+
+/* rest: behind the scheme. */
+static bool has_password(const char *rest)
+{
+	size_t len = strcspn(rest, "/");
+	if (memchr(rest, '@', len))
+		return true;
+	const char *host = rest[0] == '[' ? memchr(rest, ']', len) : rest; /* an IPv6 address has ':' */
+	const char *colon = host ? memchr(host, ':', len - (size_t)(host - rest)) : NULL;
+	return colon && strspn(colon + 1, "0123456789") < len - (size_t)(colon + 1 - rest) && strchr(colon, '@');
+}
+
+bool remote_has_password(const char *name)
+{
+	size_t scheme = any_scheme_len(name);
+	if (!scheme)
+		return false;
+	cleanup_free char *decoded = strdup(name + scheme);
+	if (decoded)
+		remote_uri_decode(decoded);
+	return !decoded || has_password(name + scheme) || has_password(decoded);
+}
+
+const char *remote_quote(const char *name, char *room, size_t size)
+{
+	char shown[64];
+	if (!remote_has_password(name))
+		return base_err_quote(name, room, size);
+	snprintf(shown, sizeof(shown), "%.*s...", (int)any_scheme_len(name), name);
+	return base_err_quote(shown, room, size);
+}
+
+int remote_check_kind(const char *name, struct base_err *err)
+{
+	if (!any_scheme_len(name) || remote_is_url(name))
 		return 0;
 	return base_err_set(err, -ENOENT,
 	        "'%s': no dataset has a name that begins so: write s3://BUCKET/PREFIX, https://HOST/PATH, "
 	        "http://HOST/PATH, or the path of a directory%s",
-	        base_err_quote(name, quoted, sizeof(quoted)),
+	        remote_quoted(name),
 	        strncasecmp(name, "gs:", 3) == 0 ? "; for Google Cloud Storage write s3:// and set "
 	                                           "AWS_ENDPOINT_URL_S3=https://storage.googleapis.com"
 	                                         : "");
@@ -60,6 +99,8 @@ static bool has_dots(const char *path)
 static const char *fault(const char *name, const char *rest, bool s3)
 {
 	size_t host_len = strcspn(rest, "/");
+	if (remote_has_password(name))
+		return "a user or password in the name would be seen by everybody; leave it out";
 	if (strlen(name) >= REMOTE_NAME_MAX)
 		return "the name is too long";
 	if (!host_len)
@@ -67,8 +108,6 @@ static const char *fault(const char *name, const char *rest, bool s3)
 	for (const char *c = name; *c; c++)
 		if (iscntrl((unsigned char)*c))
 			return "it holds a control character";
-	if (memchr(rest, '@', host_len))
-		return "a user or password in the name would be seen by everybody; leave it out";
 	if (!s3 && strpbrk(rest, "?#"))
 		return "a query ('?') or fragment ('#') cannot stand in a dataset's name";
 	if (has_dots(rest + host_len))
@@ -78,7 +117,6 @@ static const char *fault(const char *name, const char *rest, bool s3)
 
 int remote_location_parse(const char *name, struct base_err *err, struct remote_location *ret_location)
 {
-	char quoted[512];
 	size_t scheme = scheme_len(name);
 	const char *rest = name + scheme;
 	bool s3 = scheme == strlen("s3://");
@@ -86,11 +124,10 @@ int remote_location_parse(const char *name, struct base_err *err, struct remote_
 	size_t host_len = strcspn(rest, "/"), len = strlen(name);
 	if (wrong) {
 		/* A message may be logged: it has no password, and no query, which may be a signature. */
-		const char *host = memrchr(rest, '@', host_len), *shown = host ? host + 1 : name;
 		char plain[512];
-		snprintf(plain, sizeof(plain), "%.*s", (int)strcspn(shown, "?"), shown);
-		return base_err_set(
-		        err, -EINVAL, "%s: not a dataset: %s", base_err_quote(plain, quoted, sizeof(quoted)), wrong);
+		snprintf(plain, sizeof(plain), "%.*s", (int)strcspn(name, "?"), name);
+		return base_err_set(err, -EINVAL, "%s: not a dataset: %s",
+		        remote_quoted(remote_has_password(name) ? name : plain), wrong);
 	}
 	while (len > scheme + host_len && name[len - 1] == '/')
 		len--;

@@ -6,6 +6,7 @@
 #define DDPFS_SHARD_REMOTE_LOCATION_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "shard/base/err.h"
 
@@ -25,6 +26,15 @@ struct remote_location {
 
 /* Returns whether a name begins with s3://, https:// or http://, in any letters. */
 bool remote_is_url(const char *name);
+
+/* Returns whether a name that begins like a URL of any kind seems to have a user or password: an '@', or "%40", in
+ * front of the first '/', or anywhere behind a ':' that no port follows, because a secret key can have a '/' in it. */
+bool remote_has_password(const char *name);
+/* Writes a name for a message into room, as base_err_quote does; of one with a password, its scheme and "...".  Returns
+ * room. */
+const char *remote_quote(const char *name, char *room, size_t size);
+/* The same as base_quoted. */
+#define remote_quoted(name) remote_quote((name), (char[BASE_QUOTED_MAX]){ 0 }, BASE_QUOTED_MAX)
 
 /* Says why a name that is no path of this host cannot be that of a dataset, if it begins like a URL of a kind that
  * datasets do not have: "gs://B/P", "s3:/B/P", "file:///x".  Ask it when nothing lies at the path, because a directory

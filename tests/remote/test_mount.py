@@ -77,13 +77,31 @@ def test_a_loop_of_redirects_is_said_at_once(stored, http_store, mount):
     (m.path / FILE).read_bytes()
 
 
-@pytest.mark.parametrize("command", ["mkshard info", "mkshard verify", "ddpfs order -o rank=0,world=1"])
+@pytest.mark.parametrize("command", ["mkshard info", "mkshard verify", "mkshard pack source", "mkshard index",
+                                     "ddpfs order -o rank=0,world=1", "ddpfs doctor"])
 @pytest.mark.parametrize("name, said", [("https://me:s3cr3t@host/train", "a user or password in the name"),
+                                        ("https://me:p%40s3cr3t@host/train", "a user or password in the name"),
+                                        ("https://me:s3cr3t%40host/train", "a user or password in the name"),
+                                        ("https://me%3As3cr3t%40host/train", "a user or password in the name"),
+                                        ("https://me:s3cr3t/x@host:80/train", "a user or password in the name"),
+                                        ("s3://KEY:s3cr3t/x@bucket/train", "a user or password in the name"),
+                                        ("S3://KEY:x%2Fs3cr3t@bucket/train", "a user or password in the name"),
+                                        ("s3:/KEY:x/s3cr3t@bucket/train", "write s3://BUCKET/PREFIX"),
+                                        ("ftp://me:s3cr3t@host/train", "write s3://BUCKET/PREFIX"),
                                         ("https://host/train?sig=s3cr3t", "a query")])
-def test_a_secret_in_a_name_is_not_printed(command, name, said, build_dir):
+def test_a_secret_in_a_name_is_not_printed(command, name, said, build_dir, scratch):
+    (scratch / "source").mkdir()
+    (scratch / "source/a").write_text("a")
     program, *words = command.split()
-    done = tools.run([tools.tool(program), *words, name], check=False)
-    assert done.returncode != 0 and said in done.stderr and "s3cr3t" not in done.stderr
+    done = tools.run([tools.tool(program), *words, name], check=False, cwd=scratch)
+    printed = done.stdout + done.stderr
+    assert done.returncode != 0 and said in printed and "s3cr3t" not in printed, printed
+    assert "?" in name or not any(word in printed for word in ("KEY", "@", "host/train", "bucket/train")), printed
+
+
+@pytest.mark.parametrize("name", ["http://127.0.0.1:1/a%40b", "http://[::1]:1/a:b@c"])
+def test_a_path_with_an_at_sign_is_no_password(name, build_dir):
+    assert "password" not in tools.run([tools.tool("mkshard"), "info", name], check=False).stderr
 
 
 def test_the_own_order_is_read_ahead(stored, http_store, mount):

@@ -190,7 +190,8 @@ static int set_quarantine(struct options *o, const struct option_def *def, const
 static int set_index(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
 	if (remote_is_url(value))
-		return bad_value(err, def->key, value, "a file of this host: fetch the index, and name the file");
+		return bad_value(
+		        err, def->key, remote_quoted(value), "a file of this host: fetch the index, and name the file");
 	return keep_path(o, def->key, value, &o->fs.index_file, err);
 }
 

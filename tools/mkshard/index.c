@@ -16,6 +16,7 @@
 #include "shard/build.h"
 #include "shard/index.h"
 #include "shard/pack.h"
+#include "shard/remote/location.h"
 #include "shard/remote/store.h"
 #include "shard/unfinished.h"
 #include "tools/common/cli.h"
@@ -615,7 +616,7 @@ static int find_on_host(struct indexing *indexing, char **names, int n, struct b
 			return base_err_set(err, -EINVAL,
 			        "'%s' is in a store, so DATASET must be there too; --output=FILE writes the index on "
 			        "this host",
-			        base_quoted(names[s]));
+			        remote_quoted(names[s]));
 	int rc = check_unfinished(names, (uint32_t)n, err);
 	return rc == 0 ? prepare(indexing, names, n, err) : rc;
 }

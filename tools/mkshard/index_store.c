@@ -13,6 +13,7 @@
 
 #include "shard/base/cleanup.h"
 #include "shard/remote/index_copy.h"
+#include "shard/remote/location.h"
 #include "shard/remote/store_objects.h"
 #include "tools/mkshard/index.h"
 #include "tools/mkshard/shards.h"
@@ -120,7 +121,7 @@ static int take_named(struct search *search, const char *name)
 	struct remote_location shard;
 	if (!remote_is_url(name))
 		return base_err_set(search->err, -EINVAL,
-		        "'%s': the shards of a dataset in a store are named as %s/SHARD.tar", base_quoted(name),
+		        "'%s': the shards of a dataset in a store are named as %s/SHARD.tar", remote_quoted(name),
 		        dataset->name);
 	int rc = remote_location_parse(name, search->err, &shard);
 	if (rc < 0)
