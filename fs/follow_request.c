@@ -330,7 +330,8 @@ static void beat(void *user)
 }
 
 /* Makes the table of the list by which the indices are files that were opened.  Returns as prefetch_drawn_list. */
-static int learn(struct asked *a, const uint64_t *indices, size_t n, char *ret_text, size_t text_size)
+static int learn(struct asked *a, const uint64_t *indices, size_t n, char ret_table[FS_ORDER_TABLE_NAME],
+        char *ret_text, size_t text_size)
 {
 	cleanup_free uint32_t *opened = malloc(PREFETCH_DRAWN_MAX * sizeof(*opened));
 	struct prefetch_list *list;
@@ -352,16 +353,14 @@ static int learn(struct asked *a, const uint64_t *indices, size_t n, char *ret_t
 		return rc;
 	prefetch_list_describe(list, ret_text, text_size);
 	fs_order_memory_limit(fs_announced_orders_memory(a->orders), fs_announced_orders_limit(a->orders));
-	rc = fs_order_numbers_of_list(a->numbers, a->table, list);
+	rc = fs_order_numbers_of_list(a->numbers, list, ret_table);
 	prefetch_list_put(list);
 	return rc;
 }
 
 static json_t *answer_learn(struct asked *a)
 {
-	char text[320];
-	if (!*a->table)
-		return refuse_at("invalid", -1, "\"table\" must name the table");
+	char table[FS_ORDER_TABLE_NAME], text[320];
 	json_t *refusal = check_fd(a);
 	if (refusal)
 		return refusal;
@@ -382,10 +381,11 @@ static json_t *answer_learn(struct asked *a)
 			        indices[i], i, a->size);
 	}
 	if (rc == 0)
-		rc = learn(a, indices, n, text, sizeof(text));
+		rc = learn(a, indices, n, table, text, sizeof(text));
 	if (rc == -EAGAIN || rc == -ENOENT)
 		return json_pack("{s:b,s:b,s:b}", "ok", 1, "found", 0, "more", rc == -EAGAIN);
-	return rc < 0 ? refuse_rc(a, rc) : json_pack("{s:b,s:b,s:s}", "ok", 1, "found", 1, "list", text);
+	return rc < 0 ? refuse_rc(a, rc)
+	              : json_pack("{s:b,s:b,s:s,s:s}", "ok", 1, "found", 1, "table", table, "list", text);
 }
 
 /* ---- the answer ---- */

@@ -3,6 +3,7 @@
 #include "fs/order_numbers.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -201,11 +202,19 @@ int fs_order_numbers_add(struct fs_order_numbers *numbers, const char *name, con
 	return 0;
 }
 
-int fs_order_numbers_of_list(struct fs_order_numbers *numbers, const char *name, const struct prefetch_list *list)
+int fs_order_numbers_of_list(
+        struct fs_order_numbers *numbers, const struct prefetch_list *list, char ret_name[FS_ORDER_TABLE_NAME])
 {
-	fs_order_numbers_drop(numbers, name);
-	struct fs_order_numbering *one = make(numbers, TABLE, name);
-	int rc = one ? fill(numbers, one, list) : -ENOMEM;
+	uint32_t sort = 0, filter = 0, first;
+	int rc = prefetch_list_at(list, 0, &first); /* tells the suffix, of which lists of one directory may differ */
+	if (rc < 0)
+		return rc;
+	prefetch_list_kind(list, &sort, &filter);
+	snprintf(ret_name, FS_ORDER_TABLE_NAME, "list-%u-%u-%u-%u", prefetch_list_dir(list), sort, filter, first);
+	if (find(numbers, TABLE, ret_name))
+		return 0;
+	struct fs_order_numbering *one = make(numbers, TABLE, ret_name);
+	rc = one ? fill(numbers, one, list) : -ENOMEM;
 	if (rc < 0 && one)
 		clear(numbers, one);
 	return rc;

@@ -22,7 +22,10 @@ struct shard_index;
 struct prefetch_list;
 struct fs_view;
 
-enum { FS_ORDER_NUMBERINGS = 8 };
+enum {
+	FS_ORDER_NUMBERINGS = 8,
+	FS_ORDER_TABLE_NAME = 56, /* bytes of a name that fs_order_numbers_of_list() gives */
+};
 
 struct fs_order_numbers;   /* opaque: all numberings of a view */
 struct fs_order_numbering; /* opaque: one of them, valid until the next call that makes one */
@@ -42,8 +45,10 @@ int fs_order_numbers_table(
 /* Adds samples behind the table `name`, which is made if it is not there. SHARD_NONE: the number is taken, and its
  * entries are left out. Returns 0; -ENOSPC: too much memory; -ENOMEM. */
 int fs_order_numbers_add(struct fs_order_numbers *numbers, const char *name, const uint32_t *samples, size_t n);
-/* Makes the table `name` of a list, in place of one that is there.  Returns 0; -ENOSPC, -ENOMEM, index errors. */
-int fs_order_numbers_of_list(struct fs_order_numbers *numbers, const char *name, const struct prefetch_list *list);
+/* Finds or makes the table of a list of the dataset, the same one for all trainers.  Gets its name.
+ * Returns 0; -ENOSPC, -ENOMEM, index errors. */
+int fs_order_numbers_of_list(
+        struct fs_order_numbers *numbers, const struct prefetch_list *list, char ret_name[FS_ORDER_TABLE_NAME]);
 /* Frees a table, if it is there. */
 void fs_order_numbers_drop(struct fs_order_numbers *numbers, const char *name);
 

@@ -78,12 +78,12 @@
  *                                        the same reply; adds paths to a table, with a descriptor as above.  A refusal
  *                                        drops the table.  "table-end" drops it, without a descriptor.  A successor
  *                                        has no tables
- *   {"cmd":"follow","how":"learn","table":NAME,"size":S,"form":"u64","bytes":N}
+ *   {"cmd":"follow","how":"learn","size":S,"form":"u64","bytes":N}
  *                                        how a trainer numbers its S files: the descriptor holds indices that its
  *                                        sampler has drawn, all below S; the latest 4,096 count.  They are held
- *                                        against the latest opens (prefetch/sampler/drawn.h).  Reply: found; list (in
- *                                        words), if it is true: the table NAME then has this list; else more: later
- *                                        opens can show it
+ *                                        against the latest opens (prefetch/sampler/drawn.h).  Reply: found; if it is
+ *                                        true, list (in words) and table, the name of a table of this list, which all
+ *                                        trainers share; else more: later opens can show it
  *   {"cmd":"restart","program":PATH}     nothing; the supervisor becomes the program at PATH (absolute, as the server
  *                                        sees it), which continues the mount.  Refused if that program cannot
  * The reply to a refused request is {"ok":false,"error":"<one sentence>"}.  Unknown commands and keys are refused.

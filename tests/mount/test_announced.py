@@ -592,7 +592,6 @@ def test_nothing_that_comes_is_believed(mounted, packed, scratch):
         ([good], {"form": "u64", "bytes": 400}, "out of range"),
         ([good], {"form": "u32", "bytes": 400, "other": 1}, "does not know"),
         ([], {"how": "learn", "table": "t", "size": 2000, "form": "u64", "bytes": 400}, "needs a descriptor"),
-        ([good], {"how": "learn", "size": 2000, "form": "u64", "bytes": 400}, "must name the table"),
         ([good], {"how": "learn", "table": "t", "size": 2000, "form": "u32", "bytes": 400}, "drawn indices"),
         ([many], {"how": "learn", "table": "t", "size": 2000, "form": "u64", "bytes": 8 * 4097}, "4096 at most"),
         ([many], {"how": "learn", "table": "t", "form": "u64", "bytes": 80}, '"size"'),

@@ -6,11 +6,16 @@ import json
 import random
 import sys
 import textwrap
+from array import array
 
 import pytest
 
 from helpers import tools
 from helpers.waiting import wait_until
+
+sys.path.insert(0, str(tools.ROOT / "gpu_stage" / "python"))
+from ddpfs.index_files import numbered  # noqa: E402
+from ddpfs.mount import Mount  # noqa: E402
 
 pytest.importorskip("torch", reason="torch is not installed")
 COUNT, BATCH, FIRST = 2000, 8, 400  # files; files of a batch; files that are opened before the trainer looks
@@ -106,6 +111,22 @@ def test_indices_are_learned_once_for_all_epochs(train, workers):
 def test_a_server_that_was_replaced_learns_them_again(train):
     for epoch in train(COUNT, 2, kills=True):
         assert COUNT // 2 < epoch["announced"] <= COUNT
+
+
+def test_trainers_share_what_the_server_has_found(mount, pack, scratch):
+    for i in range(COUNT):
+        (scratch / "shared" / f"class_{i % 10}").mkdir(parents=True, exist_ok=True)
+        (scratch / "shared" / f"class_{i % 10}" / f"{i:05d}.bin").write_bytes(b"x")
+    place = mount(pack(scratch / "shared"), "layout=tree,view=all,memory=64M").path
+    names = sorted(place.rglob("*.bin"))
+    order = random.Random(1).sample(range(COUNT), 400)
+    for i in order:
+        names[i].read_bytes()
+    drawn, trainers = array("q", order), [Mount(place) for _ in range(9)]  # more than there are tables
+    wait_until(lambda: trainers[0]._learn(drawn, COUNT)["found"], "the opens tell the list")
+    tables = [trainer._learn(drawn, COUNT)["table"] for trainer in trainers]
+    for i, table in enumerate(tables):
+        assert trainers[i].follow(drawn, list=f"rank{i}", files=numbered(place, table)) == len(order)
 
 
 def test_a_dataset_of_another_size_is_not_announced(train):

@@ -37,12 +37,12 @@ class Search:
     """Asks the mounts by which list a trainer numbers its files.
 
     root     of the mount whose server has found it, and made a numbering of it; or None
-    name     of the numbering
+    name     of the numbering, or None
     in_vain  no list will fit"""
 
-    def __init__(self, size, name):
-        """size: files of the dataset.  name: of the numbering."""
-        self.root, self.name, self._size = None, name, size
+    def __init__(self, size):
+        """size: files of the dataset."""
+        self.root, self.name, self._size = None, None, size
         self._mounts = [Mount(root) for root in mounts()[:MOUNTS_MAX]]
         self.in_vain = not self._mounts or size < 1
         self._asked_at, self._asked_drawn, self._pause = 0, 0, PAUSE_S
@@ -61,9 +61,9 @@ class Search:
     def _ask(self, mount, indices):
         """Returns whether it can help to ask this mount again."""
         try:
-            reply = mount._learn(indices, self._size, self.name)
+            reply = mount._learn(indices, self._size)
         except (OSError, ValueError):  # of another user, of several ranks, of an older version, or unmounted meanwhile
             return False
         if reply["found"]:
-            self.root = str(mount)
+            self.root, self.name = str(mount), reply["table"]
         return reply.get("more", False)

@@ -149,11 +149,11 @@ class Mount(type(Path())):
             raise ValueError("nothing is announced: the order is empty")
         return announced
 
-    def _learn(self, indices, size, name):
+    def _learn(self, indices, size):
         """Asks by which list a trainer numbers its `size` files, of which its sampler has drawn these indices (a buffer
-        of 8 byte integers).  Returns {"found": True, "list": in words}, and the server then has a numbering of this
-        name; or {"found": False, "more": whether later opens can show it}."""
-        return self._follower().announce({"how": "learn", "table": name, "size": size, "form": "u64"}, indices)
+        of 8 byte integers).  Returns {"found": True, "list": in words, "table": the name of the server's numbering}; or
+        {"found": False, "more": whether later opens can show it}."""
+        return self._follower().announce({"how": "learn", "size": size, "form": "u64"}, indices)
 
     def unfollow(self, list="default"):
         """Forgets a list: nothing more of it is read ahead."""

@@ -378,7 +378,7 @@ class _Child:
                 as_int(i)
         except Exception:  # the dataset has other indices, or no length
             return False
-        self._search = Search(size, f"{self._name}-{os.getpid()}")
+        self._search = Search(size)
         self._shared.searches[0] = 1
         return not self._search.in_vain
 
