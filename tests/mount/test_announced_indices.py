@@ -28,7 +28,7 @@ TRAINER = """
     import numpy
     from torch.utils.data import DataLoader, Dataset, Sampler
 
-    mount, size, workers, kills, waits = sys.argv[1], *map(int, sys.argv[2:])
+    mount, size, workers, kills, waits, left = sys.argv[1], *map(int, sys.argv[2:])
     libc = ctypes.CDLL(None)
     names = []  # of this process: the copy of the trainer has none
 
@@ -57,6 +57,9 @@ TRAINER = """
 
     data = InC()
     loader = DataLoader(data, batch_size=BATCH, sampler=Own(), num_workers=workers, persistent_workers=workers > 0)
+    for _ in range(left):
+        for _ in zip(range(2), loader):
+            time.sleep(1)
     for epoch in range(2):
         begun, noted, seen = stats(), None, 0
         for sizes in loader:
@@ -87,9 +90,9 @@ def train(pack, scratch):
     (scratch / "mnt").mkdir()
     (scratch / "train.py").write_text(f"BATCH, FIRST = {BATCH}, {FIRST}\n" + textwrap.dedent(TRAINER))
 
-    def run(size, workers, kills=False, waits=True):
+    def run(size, workers, kills=False, waits=True, left=0):
         done = tools.ddpfs("exec", "-q", "-o", "view=all,memory=256M", dataset, scratch / "mnt", "--", sys.executable, "-W",
-                           "ignore", scratch / "train.py", scratch / "mnt", size, workers, int(kills), int(waits))
+                           "ignore", scratch / "train.py", scratch / "mnt", size, workers, int(kills), int(waits), left)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     return run
@@ -111,6 +114,11 @@ def test_indices_are_learned_once_for_all_epochs(train, workers):
 def test_a_server_that_was_replaced_learns_them_again(train):
     for epoch in train(COUNT, 2, kills=True):
         assert COUNT // 2 < epoch["announced"] <= COUNT
+
+
+def test_loops_that_are_left_early_are_no_proof_that_files_are_not_found(train):
+    for epoch in train(COUNT, 0, left=2):
+        assert epoch["announced"] > COUNT // 2
 
 
 def test_trainers_share_what_the_server_has_found(mount, pack, scratch):

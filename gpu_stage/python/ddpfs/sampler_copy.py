@@ -761,7 +761,8 @@ class _Announcing:
         if copy is not None and os.getpid() == self._pid:  # a worker is a forked copy of all this
             copy.forget() if forget or copy.wary and not copy.agreed else copy.close()
             if copy.unfound:
-                _blame(self._dataset, 1, NO_FILE.format(_kind(self._dataset)))
+                part = min(1, copy.agreed / STRETCH_MIN)  # a loop that was left early shows little
+                _blame(self._dataset, part, NO_FILE.format(_kind(self._dataset)))
             if copy.unfound and _count_wrong(self._dataset) >= WRONG_MAX:
                 self._warn(NO_FILE_FOLLOWED)
 
