@@ -24,6 +24,7 @@
 #include "shard/base/cleanup.h"
 
 enum {
+	LEARN_SHARE = 10,    /* looks for a list take this part of main's time at most */
 	PIECE = 1 << 16,     /* numbers that are taken in at once */
 	TEXT_MAX = 16 << 20, /* bytes of text in one request */
 	BEAT_PIECES = 64,    /* pieces between two beats */
@@ -380,8 +381,14 @@ static json_t *answer_learn(struct asked *a)
 			        "index %" PRIu64 " at place %zu is out of range: there are %" PRIu64 " files",
 			        indices[i], i, a->size);
 	}
-	if (rc == 0)
+	uint64_t began_ns = base_now_ns();
+	if (rc == 0 && began_ns < a->server->learn_after_ns)
+		rc = -EAGAIN;
+	if (rc == 0) {
 		rc = learn(a, indices, n, table, text, sizeof(text));
+		uint64_t ended_ns = base_now_ns();
+		a->server->learn_after_ns = rc == 0 ? 0 : ended_ns + (ended_ns - began_ns) * LEARN_SHARE;
+	}
 	if (rc == -EAGAIN || rc == -ENOENT)
 		return json_pack("{s:b,s:b,s:b}", "ok", 1, "found", 0, "more", rc == -EAGAIN);
 	return rc < 0 ? refuse_rc(a, rc)

@@ -17,7 +17,7 @@ DRAWS_MAX = 4096  # the latest draws that a server looks at
 IN_VAIN = 16384  # draws after which the search ends
 PAUSE_S, SHARE = 0.05, 10  # between two questions; a server is busy with them for a tenth of the time at most
 SILENT_S = 2  # the same if nothing was drawn meanwhile: workers may have opened more
-MOUNTS_MAX = 8  # mounts that are asked
+MOUNTS_MAX = 8  # mounts that are asked if the trainer does not run under `ddpfs exec`
 
 
 def mounts():
@@ -43,7 +43,8 @@ class Search:
     def __init__(self, size):
         """size: files of the dataset."""
         self.root, self.name, self._size = None, None, size
-        self._mounts = [Mount(root) for root in mounts()[:MOUNTS_MAX]]
+        of_exec = os.environ.get("DDPFS_MOUNT")
+        self._mounts = [Mount(root) for root in ([of_exec] if of_exec else mounts()[:MOUNTS_MAX])]
         self.in_vain = not self._mounts or size < 1
         self._asked_at, self._asked_drawn, self._pause = 0, 0, PAUSE_S
 

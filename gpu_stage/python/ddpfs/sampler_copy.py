@@ -655,6 +655,7 @@ def _remember(dataset, known):
     try:
         if known:
             _known[dataset] = known
+            _wrong.pop(dataset, None)
     except TypeError:
         pass  # a list, say: the next epoch reads again
 
