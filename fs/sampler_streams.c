@@ -388,9 +388,10 @@ static void say_order(const struct fs_sampler_streams *fr, const char *recognise
 		snprintf(note, sizeof(note), "recognised: %s", recognised);
 	} else if (announced.ended) {
 		source = "announced";
-		snprintf(note, sizeof(note),
-		        "announced: the last list was read to its end; announce the next epoch's list with `ddpfs ctl "
-		        "MNT follow LIST` or ddpfs.Mount(MNT).follow(...)");
+		snprintf(note, sizeof(note), "announced: the last list was read to its end; %s",
+		        counts->watched ? "what a DataLoader of PyTorch draws next is announced when it begins"
+		                        : "announce the next epoch's list with `ddpfs ctl MNT follow LIST` or "
+		                          "ddpfs.Mount(MNT).follow(...)");
 	} else if (fs_sink_own_followed(fr->server->sink, fr->view)) {
 		source = "own";
 		snprintf(note, sizeof(note), "own: the order of this mount");

@@ -312,7 +312,8 @@ def read_in_c(path):
 
 
 @pytest.mark.parametrize("how", ["two lists", "pairs", "dicts", "one has no mask", "one has no key", "by name",
-                                 "by name, wrapped", "relative", "names", "in C", "indices in pairs", "one is random"])
+                                 "by name, wrapped", "relative", "names", "in C", "in C, relative", "in C, below root", "indices in pairs",
+                                 "one is random"])
 def test_several_files_an_item(mount, pack, scratch, recorder, how):
     """Image and mask, image and label: both are announced, item by item."""
     n, pairs = 90, []
@@ -337,6 +338,9 @@ def test_several_files_an_item(mount, pack, scratch, recorder, how):
         "relative": lambda: Items(n, lambda i: full[i], files=[a for a, _ in pairs]),
         "names": lambda: Items(n, lambda i: full[i], names=[os.path.splitext(a)[0][len("images/"):] for a, _ in pairs]),
         "in C": lambda: Items(n, lambda i: full[i], read_in_c, images=images, masks=masks),
+        "in C, relative": lambda: Items(n, lambda i: full[i], read_in_c, rows=[dict(zip("ab", pair)) for pair in pairs]),
+        "in C, below root": lambda: Items(n, lambda i: [images[i]], read_in_c, root=os.path.join(root, "images"),
+                                          names=[a[len("images/"):] for a, _ in pairs]),
         "indices in pairs": lambda: Items(n, lambda i: full[i[0]]),
         "one is random": lambda: Items(n, lambda i: [images[i], masks[random.randrange(n)]], files=images),
     }[how]()
@@ -344,7 +348,7 @@ def test_several_files_an_item(mount, pack, scratch, recorder, how):
         sampler = [(i, 224) for i in sampler]
     if how.startswith("one has"):
         expected = [os.path.relpath(path, root) for files in reversed(some) for path in files]
-    if how == "one is random":
+    if how in ("one is random", "in C, below root"):
         expected = [a for a, _ in reversed(pairs)]
     loader = ddpfs.torch.follow(DataLoader(dataset, 8, sampler=sampler, collate_fn=len))
     seed_all()

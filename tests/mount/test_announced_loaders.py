@@ -163,11 +163,15 @@ LEFT_ALONE = """
 
     class OfLosses(Sampler):
         def __iter__(self):
-            for _ in range(100):
-                yield int(time.monotonic_ns()) % 100
+            for i in range(100):
+                yield i if i < 2 else int(time.monotonic_ns()) % 100
 
         def __len__(self):
             return 100
+
+    class OfEntropy(OfLosses):
+        def __iter__(self):
+            return iter(random.SystemRandom().sample(range(100), 100))
 
     def raising(i):
         raise ValueError("no path \\x1b\u00e4")
@@ -176,6 +180,7 @@ LEFT_ALONE = """
               "no file": lambda: DataLoader(Elsewhere(range(100))),
               "elsewhere": lambda: DataLoader(Elsewhere([os.path.abspath(__file__)] * 100)),
               "losses": lambda: DataLoader(Elsewhere(names[:100]), sampler=OfLosses()),
+              "entropy": lambda: DataLoader(Elsewhere(names[:100]), sampler=OfEntropy()),
               "raises": lambda: DataLoader(Elsewhere(names[:100])),
               "numpy": lambda: map(read, random.sample(names, 600))}[kind]()
     if kind == "raises":
@@ -199,6 +204,7 @@ WHY = {
     "no file": "no file of the mount is found for an index of the dataset (Elsewhere): call ddpfs.torch.follow(loader, paths",
     "elsewhere": "the files of the dataset's list (Elsewhere) are not on the mount: make it of paths below the mountpoint",
     "losses": "the sampler (OfLosses) did not draw what its copy drew, as if it depends on the training: announce with ddpfs.M",
+    "entropy": "the sampler (OfEntropy) drew other indices than its copy from the first draw on, as with a random generator",
     "raises": "the copy of the sampler failed (ValueError: no path   ): call ddpfs.torch.follow(loader, paths=...), or announce",
 }
 

@@ -12,20 +12,13 @@ from array import array
 
 from .follow import Files
 from .mount import Mount
+from .sample_paths import mounts
 
 DRAWS_MAX = 4096  # the latest draws that a server looks at
 IN_VAIN = 16384  # draws after which the search ends
 PAUSE_S, SHARE = 0.05, 10  # between two questions; a server is busy with them for a tenth of the time at most
 SILENT_S = 2  # the same if nothing was drawn meanwhile: workers may have opened more
 MOUNTS_MAX = 8  # mounts that are asked if the trainer does not run under `ddpfs exec`
-
-
-def mounts():
-    """The mountpoints of ddpfs mounts that this process sees, the latest first."""
-    with open("/proc/self/mountinfo", "rb") as lines:
-        fields = [line.split() for line in lines]
-    return [os.fsdecode(field[4].decode("unicode_escape").encode("latin-1"))
-            for field in reversed(fields) if field[field.index(b"-", 6) + 1] == b"fuse.ddpfs"]
 
 
 def numbered(root, name):
@@ -43,8 +36,8 @@ class Search:
     def __init__(self, size):
         """size: files of the dataset."""
         self.root, self.name, self._size = None, None, size
-        of_exec = os.environ.get("DDPFS_MOUNT")
-        self._mounts = [Mount(root) for root in ([of_exec] if of_exec else mounts()[:MOUNTS_MAX])]
+        few = mounts()[:1 if os.environ.get("DDPFS_MOUNT") else MOUNTS_MAX]
+        self._mounts = [Mount(root) for root in few]
         self.in_vain = not self._mounts or size < 1
         self._asked_at, self._asked_drawn, self._pause = 0, 0, PAUSE_S
 

@@ -5,6 +5,7 @@ Trying belongs into a process that is thrown away (sampler_copy.py): it calls th
 removed."""
 
 import ctypes
+import functools
 import json
 import os
 import select
@@ -50,6 +51,15 @@ class Place:
         while (above := os.path.dirname(directory)) != directory and os.stat(above).st_dev == device:
             directory = above
         return directory
+
+
+def mounts():
+    """The mountpoints of ddpfs mounts that this process sees: that of `ddpfs exec` first, then the latest."""
+    with open("/proc/self/mountinfo", "rb") as lines:
+        fields = [line.split() for line in lines]
+    seen = [os.fsdecode(field[4].decode("unicode_escape").encode("latin-1"))
+            for field in reversed(fields) if field[field.index(b"-", 6) + 1] == b"fuse.ddpfs"]
+    return list(dict.fromkeys(filter(None, [os.environ.get("DDPFS_MOUNT"), *seen])))
 
 
 class Places:
@@ -178,6 +188,17 @@ def named_after(pairs):
         if size and all(rule(first) == second for first, second in pairs):
             return rule
     return None
+
+
+def _directories(dataset):
+    """Directories that relative paths of a dataset may be meant below: those that it names, then the mounts."""
+    values = [getattr(dataset, name, None) for name in getattr(dataset, "__dict__", ())]
+    named = [os.fsdecode(value) for value in values if _is_path(value)]
+    return [name for name in named if name.startswith("/")] + mounts()
+
+
+def _below(column, directory):
+    return lambda i: os.path.join(directory, os.fsdecode(column(i)))
 
 
 def _is_text(item):
@@ -326,9 +347,12 @@ class Trial:
         return None
 
     def _unseen(self, lists, some):
-        """The dataset opens what Python does not see, as cv2.imread does: its lists tell.  Or its items are paths, which
-        the loader's collate_fn opens."""
+        """The dataset opens what Python does not see, as cv2.imread does: its lists tell, also with paths below a
+        directory of the dataset or below a mount.  Or its items are paths, which the loader's collate_fn opens."""
         found = [column for column in lists if self._lie_here(column, some)]
+        for column in lists if not found else ():
+            found += [below for below in map(functools.partial(_below, column), _directories(self._dataset))
+                      if self._are_files(below, some)][:1]
         if not found:
             try:
                 item = self._item(some[0])
@@ -338,6 +362,9 @@ class Trial:
             items = [lambda i, key=key: self._item(i) if key is None else self._item(i)[key] for key in keys]
             found = [column for column in items if self._lie_here(column, some)]
         return (lambda i: list(dict.fromkeys(_told(column, i) for column in found))) if found else None
+
+    def _are_files(self, column, some):
+        return self._lie_here(column, some) and all(map(os.path.isfile, map(column, some)))
 
     def _lie_here(self, column, some):
         try:

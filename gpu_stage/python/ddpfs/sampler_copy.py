@@ -75,6 +75,8 @@ ELSEWHERE = "the files of the dataset's list ({}) are not on the mount: make it 
 NO_PATHS = "paths= of ddpfs.torch.follow gave no path below the mountpoint: 'ddpfs ls' shows mountpoints"
 DIFFERS = ("the sampler ({}) did not draw what its copy drew, as if it depends on the training: "
            "announce with ddpfs.Mount(MNT).follow(...)")
+AT_ONCE = ("the sampler ({}) drew other indices than its copy from the first draw on, as with a random generator that nobody "
+           "seeds: seed it, or make it in __init__ and not in __iter__")
 FAILED = f"the copy of the sampler failed ({{}}): {TELL_PATHS}, or announce with ddpfs.Mount(MNT).follow(...)"
 
 
@@ -475,6 +477,7 @@ class Copy:
 
     wrong      the draws differ from the child's, or the child has failed
     failed     the child has failed
+    at_once    the first draw differed already
     stopped    all was compared, and the child has stopped before a draw that nobody can know beforehand
     no_files   the child found no file of a ddpfs mount
     unfound    the epoch ended while the child was still searching which files the indices mean
@@ -483,7 +486,7 @@ class Copy:
     def __init__(self, name, wary=False, continues=None):
         """wary: it stops before a draw that takes from a global random state.  continues: the Copy before it."""
         self.wary, self.wrong, self.stopped, self.no_files, self.unfound = wary, False, False, False, False
-        self.failed, self.agreed, self.roots = False, 0, ()
+        self.failed, self.at_once, self.agreed, self.roots = False, False, 0, ()
         self._name, self._child, self._shared, self._pipe, self._dataset = name, None, None, None, None
         self._pending, self._known, self._ended, self._unsure, self._before = [], 0, False, False, continues
 
@@ -551,6 +554,7 @@ class Copy:
             if n == 0 or self._shared.index[place:place + n].tolist() != self._pending[:n]:
                 _debug(f"{self._name}: draw {self.agreed} or soon after: the sampler differs from its copy")
                 self.wrong = True
+                self.at_once = n > 0 and self.agreed == 0 and self._shared.index[0] != self._pending[0]
                 self.close()
                 return
             del self._pending[:n]
@@ -743,7 +747,8 @@ class _Announcing:
             _blame(iterator._dataset, WRONG_MAX, why)
         elif copy.wrong:
             sampler = getattr(iterator._index_sampler, "sampler", iterator._index_sampler)
-            why = FAILED.format("DDPFS_DEBUG=1 prints it") if copy.failed else DIFFERS.format(_kind(sampler))
+            why = (FAILED.format("DDPFS_DEBUG=1 prints it") if copy.failed
+                   else (AT_ONCE if copy.at_once else DIFFERS).format(_kind(sampler)))
             _blame(iterator._index_sampler, 1, why)
         if copy.no_files or copy.wrong and not copy.failed:
             self.say(why, copy.roots)
