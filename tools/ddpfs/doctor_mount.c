@@ -144,7 +144,8 @@ static void say_shared_chunks(const json_t *stats, json_t *findings)
 	        number(stats, "content_bytes") < COSTLY_BYTES)
 		return;
 	char advice[128];
-	snprintf(advice, sizeof(advice), "mount all ranks of a new job with groups=%llu,redeal=1 (STORES.md)",
+	snprintf(advice, sizeof(advice),
+	        "mount all ranks of a new job with groups=%llu,redeal=1 (share/doc/ddpfs/tools/STORES.md)",
 	        (unsigned long long)world);
 	doctor_say(findings, DOCTOR_WARNING, advice,
 	        "each of the %llu ranks takes a part of every chunk (order=chunk, deal=stride), so the store sends up "
