@@ -52,7 +52,7 @@ RING = 1 << 22  # indices that the child may be ahead of the trainer; 8 bytes ea
 ROOTS_BYTES = 1 << 16  # for the paths of mounts
 NOTE_BYTES = 1 << 16  # for what the child found out about files
 LATEST_MAX = 1 << 18  # indices that the child may be ahead of the trainer while it finds out what items open
-SEARCH_AHEAD = 2048  # the same while it is searched which files the indices mean
+SEARCH_AHEAD = 1024  # the same while it is searched which files the indices mean
 SEARCH_S = 0.02  # between two looks of a search
 FIRST_PIECE, PIECE = 1024, 4096  # indices of an announcement; the next one is ready before a fast trainer needs it
 WINDOW, WINDOW_S = 16384, 0.5  # so much is announced, or so long, before items are read to find out what else they open
@@ -387,9 +387,9 @@ class _Child:
     def _go_on_searching(self, more):
         """Searches until the trainer needs further draws, or until it is known which files the indices mean.  Returns
         False if that cannot be found out."""
-        search, used = self._search, self._shared.used
-        while self._search and (not more or self._n - used[0] > SEARCH_AHEAD // 2):
-            drawn = used[0]
+        used = self._shared.used
+        while self._search and (not more or self._n - used[0] > SEARCH_AHEAD):
+            search, drawn = self._search, used[0]  # a server that was replaced begins another search
             search.go_on(drawn, lambda n, drawn=drawn: self._shared.drawn(drawn - n, drawn))
             if search.in_vain:
                 return False
