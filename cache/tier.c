@@ -37,6 +37,7 @@ enum {
 	SEGMENTS_MAX = 1024,
 	FULL_NS = 1000000000, /* after "no room" nobody looks for room for so long */
 	SEGMENT_BYTES_MIN = 4 << 20,
+	NAMES_AT = 32,      /* behind the header */
 	HITS_AT = PAGE / 2, /* of each dataset, uint64_t: for people only, so without a checksum */
 	DATASETS_AT = PAGE,
 	SEGMENTS_AT = DATASETS_AT + CACHE_TIER_DATASETS_MAX * 32,
@@ -90,6 +91,18 @@ struct entry {
 	uint32_t generation; /* of the segment */
 	uint64_t check;
 };
+
+/* The names of datasets, one record after the other, the one that was told last first.
+ *
+ *   identity, 16 bytes | length, 1 byte | name, without NUL
+ *
+ * A length of 0 ends them.  They are for people only.  A tier that an older ddpfs made has zeros here, and an older
+ * ddpfs leaves this part as it is. */
+struct names {
+	uint64_t check; /* of `records` */
+	uint8_t records[HITS_AT - NAMES_AT - sizeof(uint64_t)];
+};
+static_assert(NAMES_AT + sizeof(struct names) == HITS_AT && CACHE_TIER_NAME_MAX - 1 <= UINT8_MAX, "they fit");
 
 static_assert(sizeof(struct header) == 32 && sizeof(struct dataset) == 32 && sizeof(struct segment) == 32 &&
                       sizeof(struct entry) == 32,
@@ -667,6 +680,97 @@ void cache_tier_close(struct cache_tier *tier)
 	free(tier);
 }
 
+/* ---- names ---- */
+
+enum { NAME_HEAD = CACHE_TIER_IDENTITY + 1 };
+
+/* Returns the length of the record at `at`, or 0 if there is none. */
+static size_t name_record(const struct names *names, size_t at)
+{
+	const size_t room = sizeof(names->records);
+	if (at + NAME_HEAD >= room)
+		return 0;
+	size_t len = names->records[at + CACHE_TIER_IDENTITY];
+	return len && at + NAME_HEAD + len <= room ? NAME_HEAD + len : 0;
+}
+
+/* Reads the names.  Damaged ones are none. */
+static int names_read(int fd, struct names *ret)
+{
+	int rc = base_pread_full(fd, ret, sizeof(*ret), NAMES_AT);
+	if (rc == 0 && ret->check != XXH3_64bits_withSeed(ret->records, sizeof(ret->records), MAGIC))
+		*ret = (struct names){ 0 };
+	return rc;
+}
+
+/* Appends a record, if there is room. */
+static void names_add(struct names *names, size_t *at, const uint8_t *record, size_t len)
+{
+	if (*at + len > sizeof(names->records))
+		return;
+	memcpy(names->records + *at, record, len);
+	*at += len;
+}
+
+/* Tells whether one of the datasets has an identity. */
+static bool is_known(const struct dataset all[CACHE_TIER_DATASETS_MAX], const uint8_t identity[CACHE_TIER_IDENTITY])
+{
+	for (uint32_t i = 0; i < CACHE_TIER_DATASETS_MAX; i++)
+		if (dataset_ok(&all[i]) && memcmp(all[i].identity, identity, CACHE_TIER_IDENTITY) == 0)
+			return true;
+	return false;
+}
+
+/* Puts the record of this dataset (len: 0 for none) in front of those of the others that the tier knows. */
+static int names_change(struct cache_tier *tier, const uint8_t *record, size_t len)
+{
+	struct dataset all[CACHE_TIER_DATASETS_MAX];
+	struct names old, now = { 0 };
+	size_t end = 0;
+	int rc = names_read(tier->fd, &old);
+	if (rc == 0)
+		rc = base_pread_full(tier->fd, all, sizeof(all), DATASETS_AT);
+	if (rc < 0)
+		return rc;
+	names_add(&now, &end, record, len);
+	for (size_t at = 0, n; (n = name_record(&old, at)) > 0; at += n) {
+		const uint8_t *other = old.records + at;
+		if (memcmp(other, tier->identity, CACHE_TIER_IDENTITY) != 0 && is_known(all, other))
+			names_add(&now, &end, other, n);
+	}
+	now.check = XXH3_64bits_withSeed(now.records, sizeof(now.records), MAGIC);
+	return base_pwrite_full(tier->fd, &now, sizeof(now), NAMES_AT);
+}
+
+void cache_tier_tell_name(struct cache_tier *tier, const char *name, size_t len)
+{
+	static const char cut[] = "...";
+	uint8_t record[NAME_HEAD + CACHE_TIER_NAME_MAX];
+	size_t cut_len = len < CACHE_TIER_NAME_MAX ? 0 : sizeof(cut) - 1;
+	size_t told = cut_len ? CACHE_TIER_NAME_MAX - 1 : len;
+	if (!len || cache_tier_off(tier) || lock_changes(tier) < 0)
+		return;
+	memcpy(record, tier->identity, CACHE_TIER_IDENTITY);
+	record[CACHE_TIER_IDENTITY] = (uint8_t)told;
+	memcpy(record + NAME_HEAD, cut, cut_len);
+	memcpy(record + NAME_HEAD + cut_len, name + len - (told - cut_len), told - cut_len);
+	names_change(tier, record, NAME_HEAD + told); /* to lack a name is no reason to switch the tier off */
+	unlock_changes(tier);
+}
+
+/* Copies the name of a dataset; "" if it has none. */
+static void name_of(
+        const struct names *names, const uint8_t identity[CACHE_TIER_IDENTITY], char ret[CACHE_TIER_NAME_MAX])
+{
+	ret[0] = '\0';
+	for (size_t at = 0, n; (n = name_record(names, at)) > 0; at += n)
+		if (memcmp(names->records + at, identity, CACHE_TIER_IDENTITY) == 0) {
+			memcpy(ret, names->records + at + NAME_HEAD, n - NAME_HEAD);
+			ret[n - NAME_HEAD] = '\0';
+			return;
+		}
+}
+
 /* ---- get ---- */
 
 /* Switches the tier off.  Returns rc. */
@@ -1237,6 +1341,7 @@ static int list(
 	struct dataset datasets[CACHE_TIER_DATASETS_MAX];
 	struct segment segments[SEGMENTS_MAX];
 	uint64_t bytes[CACHE_TIER_DATASETS_MAX] = { 0 }, hits[CACHE_TIER_DATASETS_MAX];
+	struct names names = { 0 };
 	uint32_t n = 0;
 	tier->number = CACHE_TIER_DATASETS_MAX; /* that of no dataset */
 	int rc = cache_tier_fill_get(tier, ret_fill);
@@ -1246,6 +1351,8 @@ static int list(
 		rc = base_pread_full(tier->fd, segments, tier->n_segments * sizeof(segments[0]), SEGMENTS_AT);
 	if (rc == 0)
 		rc = base_pread_full(tier->fd, hits, sizeof(hits), HITS_AT);
+	if (rc == 0)
+		rc = names_read(tier->fd, &names);
 	if (rc < 0)
 		return rc;
 	for (uint32_t i = 0; i < tier->n_segments; i++) {
@@ -1262,6 +1369,7 @@ static int list(
 			.hits = hits[i],
 			.open = dataset_is_open(tier->fd, i),
 		};
+		name_of(&names, datasets[i].identity, all[n].name);
 		memcpy(all[n++].identity, datasets[i].identity, CACHE_TIER_IDENTITY);
 	}
 	*ret_n = n;
@@ -1318,7 +1426,9 @@ static int remove_dataset(struct cache_tier *tier, const uint8_t identity[CACHE_
 		rc = discard_segments(tier, i);
 	if (rc == 0)
 		rc = free_segments(tier, i);
-	return rc < 0 ? rc : base_pwrite_full(tier->fd, &none, sizeof(none), DATASETS_AT + (uint64_t)i * sizeof(none));
+	if (rc == 0)
+		rc = base_pwrite_full(tier->fd, &none, sizeof(none), DATASETS_AT + (uint64_t)i * sizeof(none));
+	return rc < 0 ? rc : names_change(tier, (const uint8_t *)"", 0);
 }
 
 int cache_tier_remove(const char *dir, const uint8_t identity[CACHE_TIER_IDENTITY], struct base_err *err)

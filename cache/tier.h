@@ -4,7 +4,7 @@
  * It holds copies of blocks (cache/cache.h says what a block is).  It is one sparse file DIR/tier, whose length is the
  * size of the tier:
  *
- *   header | datasets | segments | buckets of entries | segment 0 | segment 1 | ...
+ *   header, names, hits | datasets | segments | buckets of entries | segment 0 | segment 1 | ...
  *
  *     segment  a span of data that one dataset owns; blocks are appended to it, without gaps
  *     entry    says where a block lies; found by the hash of (identity of the dataset, file, block)
@@ -56,6 +56,7 @@
 enum {
 	CACHE_TIER_IDENTITY = 16,               /* bytes of a dataset's identity */
 	CACHE_TIER_DATASETS_MAX = 256,          /* datasets that one tier knows */
+	CACHE_TIER_NAME_MAX = 256,              /* bytes of a dataset's name, NUL included */
 	CACHE_TIER_PUT_MAX = 128,               /* blocks of one cache_tier_put_all */
 	CACHE_TIER_EPOCH = 8,                   /* units of time of an epoch */
 	CACHE_TIER_FAR = 32 * CACHE_TIER_EPOCH, /* uses that are so far from now are as good as none */
@@ -106,6 +107,11 @@ int cache_tier_open(const char *dir, uint64_t size_bytes, const uint8_t identity
         struct base_err *err, struct cache_tier **ret_tier);
 /* Closes the tier; its claims end.  NULL is fine. */
 void cache_tier_close(struct cache_tier *tier);
+
+/* Tells the tier where its dataset lies, so that people know it in a list: a path, or a name in a store.  name: len
+ * bytes, which everybody may see (remote_public_len).  Of a long name, the end is kept.  There is room for the names of
+ * dozens of datasets: those that were told last.  It changes nothing if the tier is off or the lock is not free. */
+void cache_tier_tell_name(struct cache_tier *tier, const char *name, size_t len);
 
 /* Reads a block into `data` (block->len bytes) and verifies it.  After an error, data holds any bytes.
  * Returns 0, -ENOENT (it is not there, or was damaged), -ENODEV (the tier is off), or the error of a system call that
@@ -164,6 +170,9 @@ struct cache_tier_dataset {
 	uint64_t bytes;     /* in its segments */
 	uint64_t hits;      /* blocks read since it came; what a process reads comes in thousands, and when it ends */
 	bool open;          /* a process has it open */
+	/* Where it lay when it was opened last; "": not known.  It has any bytes, because others may write to the
+	 * file: show it by remote_quote. */
+	char name[CACHE_TIER_NAME_MAX];
 };
 
 /* Lists a tier that is there, without changing it.  all: CACHE_TIER_DATASETS_MAX of them.  ret_fill: its

@@ -13,6 +13,7 @@
 #include "fs/view.h"
 #include "shard/base/log.h"
 #include "shard/base/units.h"
+#include "shard/remote/location.h"
 
 enum { CHECK_MS = 1000 };
 
@@ -63,7 +64,7 @@ static void warn_of_size(const struct fs_options *options)
 
 int fs_tier_open(struct fs_server *server, struct base_err *err)
 {
-	const char *dir = server->options.tier_dir;
+	const char *dir = server->options.tier_dir, *dataset = server->options.dataset;
 	if (!dir)
 		return 0;
 	if (below_mount(server))
@@ -71,6 +72,8 @@ int fs_tier_open(struct fs_server *server, struct base_err *err)
 		        "option tier: '%s' lies below the mountpoint, which hides it: choose another directory",
 		        base_quoted(dir));
 	int rc = cache_tier_open(dir, server->options.tier_bytes, server->info->identity, err, &server->tier);
+	if (rc == 0)
+		cache_tier_tell_name(server->tier, dataset, remote_public_len(dataset));
 	if (rc == 0)
 		rc = tell_uses(server, err);
 	if (rc == 0 && !server->successor)

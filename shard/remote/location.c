@@ -70,6 +70,12 @@ const char *remote_quote(const char *name, char *room, size_t size)
 	return base_err_quote(shown, room, size);
 }
 
+size_t remote_public_len(const char *name)
+{
+	size_t scheme = any_scheme_len(name);
+	return remote_has_password(name) ? scheme : scheme ? strcspn(name, "?") : strlen(name);
+}
+
 int remote_check_kind(const char *name, struct base_err *err)
 {
 	if (!any_scheme_len(name) || remote_is_url(name))

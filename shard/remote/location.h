@@ -36,6 +36,10 @@ const char *remote_quote(const char *name, char *room, size_t size);
 /* The same as base_quoted. */
 #define remote_quoted(name) remote_quote((name), (char[BASE_QUOTED_MAX]){ 0 }, BASE_QUOTED_MAX)
 
+/* Returns how many bytes of a name, from its beginning, may be kept in a file: all of a path; of a URL with a password
+ * only the scheme; and nothing from '?' on of another one, because a query may be a signature. */
+size_t remote_public_len(const char *name);
+
 /* Says why a name that is no path of this host cannot be that of a dataset, if it begins like a URL of a kind that
  * datasets do not have: "gs://B/P", "s3:/B/P", "file:///x".  Ask it when nothing lies at the path, because a directory
  * can have such a name.

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <cmocka.h>
 
@@ -915,6 +916,106 @@ static void datasets_are_listed_and_removed(void **state)
 	assert_int_equal(cache_tier_list(tier_dir, &err, all, &n, &fill), -EUCLEAN);
 }
 
+/* Tells a name by a process that has the dataset open. */
+static void tell_name(const uint8_t *identity, const char *name)
+{
+	struct cache_tier *tier = opened(identity);
+	cache_tier_tell_name(tier, name, strlen(name));
+	cache_tier_close(tier);
+}
+
+/* Returns the name that a list shows of a dataset: "" if none. */
+static const char *name_of(const uint8_t *identity)
+{
+	static struct cache_tier_dataset all[CACHE_TIER_DATASETS_MAX];
+	struct cache_tier_fill fill;
+	struct base_err err = { 0 };
+	uint32_t n;
+	assert_int_equal(cache_tier_list(tier_dir, &err, all, &n, &fill), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		assert_non_null(memchr(all[i].name, 0, sizeof(all[i].name)));
+		if (memcmp(all[i].identity, identity, CACHE_TIER_IDENTITY) == 0)
+			return all[i].name;
+	}
+	return NULL;
+}
+
+static void names_of_datasets_are_listed(void **state)
+{
+	struct base_err err = { 0 };
+	(void)state;
+	cache_tier_close(opened(one));
+	assert_string_equal(name_of(one), "");
+	tell_name(one, "/data/images");
+	tell_name(two, "s3://bucket/words");
+	assert_string_equal(name_of(one), "/data/images");
+	assert_string_equal(name_of(two), "s3://bucket/words");
+	tell_name(one, "https://host/images"); /* it is mounted from another place */
+	cache_tier_close(opened(one));
+	assert_string_equal(name_of(one), "https://host/images");
+	assert_string_equal(name_of(two), "s3://bucket/words");
+	assert_int_equal(cache_tier_remove(tier_dir, one, &err), 0);
+	cache_tier_close(opened(one));
+	assert_string_equal(name_of(one), ""); /* what was removed is forgotten */
+	assert_string_equal(name_of(two), "s3://bucket/words");
+}
+
+static void names_have_a_bounded_room_and_the_latest_stay(void **state)
+{
+	char name[2 * CACHE_TIER_NAME_MAX];
+	uint8_t identity[CACHE_TIER_IDENTITY] = { 0 };
+	(void)state;
+	for (unsigned i = 0; i < 100; i++) {
+		memset(name, 'x', sizeof(name));
+		snprintf(name + sizeof(name) - 10, 10, "/%u", i);
+		memcpy(identity, &i, sizeof(i));
+		tell_name(identity, name);
+		const char *told = name_of(identity);
+		assert_int_equal(strlen(told), CACHE_TIER_NAME_MAX - 1);
+		assert_memory_equal(told, "...x", 4); /* the end of a long name says more than its beginning */
+		assert_string_equal(strrchr(told, '/'), strrchr(name + sizeof(name) - 10, '/'));
+	}
+	for (unsigned i = 0; i < 100; i++) {
+		memcpy(identity, &i, sizeof(i));
+		assert_int_equal(strlen(name_of(identity)), i < 93 ? 0 : CACHE_TIER_NAME_MAX - 1);
+	}
+	for (unsigned i = 0; i < 40; i++) {
+		memcpy(identity, &i, sizeof(i));
+		snprintf(name, sizeof(name), "s3://bucket/datasets/%05u", i);
+		tell_name(identity, name);
+	}
+	for (unsigned i = 0; i < 40; i++) {
+		memcpy(identity, &i, sizeof(i));
+		snprintf(name, sizeof(name), "s3://bucket/datasets/%05u", i);
+		assert_string_equal(name_of(identity), name);
+	}
+}
+
+static void damaged_names_are_none(void **state)
+{
+	enum { NAMES_AT = 32, HITS_AT = PAGE / 2 };
+	(void)state;
+	for (off_t at = NAMES_AT; at < HITS_AT; at += 7) {
+		tell_name(two, "s3://bucket/words");
+		tell_name(one, "/data/images");
+		change_byte(at, 1);
+		assert_string_equal(name_of(one), "");
+		assert_string_equal(name_of(two), "");
+	}
+	/* A length that goes beyond the end, with a right checksum: somebody else wrote it. */
+	uint8_t page[PAGE];
+	int fd = open(tier_file, O_RDWR | O_CLOEXEC);
+	assert_int_equal(pread(fd, page, PAGE, 0), PAGE);
+	memset(page + NAMES_AT + 8, 0xff, HITS_AT - NAMES_AT - 8);
+	uint64_t check = XXH3_64bits_withSeed(page + NAMES_AT + 8, HITS_AT - NAMES_AT - 8, 0x3252454954504444);
+	memcpy(page + NAMES_AT, &check, sizeof(check));
+	assert_int_equal(pwrite(fd, page, PAGE, 0), PAGE);
+	close(fd);
+	assert_string_equal(name_of(one), "");
+	tell_name(one, "/data/images");
+	assert_string_equal(name_of(one), "/data/images");
+}
+
 static uint64_t hits_of(const uint8_t *identity)
 {
 	static struct cache_tier_dataset all[CACHE_TIER_DATASETS_MAX];
@@ -1096,6 +1197,9 @@ int main(void)
 		TEST(another_size_makes_it_anew_unless_it_is_in_use),
 		TEST(a_missing_directory_has_a_next_step),
 		TEST(datasets_are_listed_and_removed),
+		TEST(names_of_datasets_are_listed),
+		TEST(names_have_a_bounded_room_and_the_latest_stay),
+		TEST(damaged_names_are_none),
 		TEST(hits_of_all_processes_are_listed),
 		TEST(a_full_tier_is_told_for_blocks_that_found_no_room),
 		TEST(a_file_of_another_user_is_named_as_such),

@@ -406,6 +406,7 @@ def test_the_tool_shows_verifies_and_removes(stored, scratch, http_store, mount)
     shown = tier()
     one, = shown["datasets"]
     assert "\ntier:\n" in tools.ddpfs("stat", m.path).stdout
+    assert one["name"] == url and tools.ddpfs("tier", place).stdout.splitlines()[-1].split()[-1] == url
     assert one["in_use"] and one["identity"] == tools.stat_json(m.path)["identity"]
     assert sum(map(len, files.values())) <= one["bytes"] == shown["used_bytes"] < shown["room_bytes"] < SIZE
     assert "a mount uses" in tools.ddpfs("tier", f"--remove={url}", place, check=False).stderr
@@ -432,6 +433,23 @@ def test_the_tool_shows_verifies_and_removes(stored, scratch, http_store, mount)
     assert contents(mount(url, options(scratch)).path) == files
     if punched:  # the file system can punch holes
         assert shard_bytes(http_store) - before >= sum(map(len, files.values()))
+
+
+def test_the_tool_shows_names_that_are_safe_to_print(stored, scratch, http_store, build_dir):
+    """A path has any bytes; the last name counts, and one that another member of a group wrote has no password either."""
+    (scratch / "tier").chmod(0o700)
+    odd = scratch / "a\x1b[2J\nb"
+    os.symlink(http_store.root, odd)
+    shutil.copytree(http_store.root / "train", scratch / "\x1b\xe9\nb")
+    more = f"tier={scratch / 'tier'},tier_size=64M"
+    tools.ddpfs("warm", "-o", more, scratch / "\x1b\xe9\nb")
+    shown = tools.ddpfs("tier", scratch / "tier").stdout
+    assert "\x1b" not in shown and len(shown.splitlines()) == 3
+    assert shown.splitlines()[-1].endswith(f"{scratch}/\\x1b\xe9\\x0ab"), shown
+    name = json.loads(tools.ddpfs("tier", "--json", scratch / "tier").stdout)["datasets"][0]["name"]
+    assert name == f"{scratch}/\\x1b\xe9\\x0ab"
+    tools.ddpfs("warm", "-o", more, odd / "train")
+    assert f"  {http_store.root / 'train'}\n" in tools.ddpfs("tier", scratch / "tier").stdout
 
 
 @pytest.mark.parametrize("given, said", [

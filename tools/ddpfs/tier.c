@@ -13,6 +13,7 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/units.h"
 #include "shard/index.h"
+#include "shard/remote/location.h"
 #include "tools/common/cli.h"
 #include "tools/common/progress.h"
 #include "tools/ddpfs/ddpfs.h"
@@ -131,8 +132,9 @@ static int print_json(const struct tier_list *list, const struct verified *verif
 	for (uint32_t i = 0; i < list->n; i++) {
 		char identity[2 * CACHE_TIER_IDENTITY + 1];
 		base_format_hex(list->all[i].identity, CACHE_TIER_IDENTITY, identity);
+		const char *name = list->all[i].name[0] ? remote_quoted(list->all[i].name) : NULL;
 		json_array_append_new(datasets,
-		        json_pack("{s:s, s:I, s:I, s:I, s:b}", "identity", identity, "bytes",
+		        json_pack("{s:s, s:s?, s:I, s:I, s:I, s:b}", "identity", identity, "name", name, "bytes",
 		                (json_int_t)list->all[i].bytes, "hits", (json_int_t)list->all[i].hits, "opened_s",
 		                (json_int_t)(list->all[i].opened_ns / 1000000000), "in_use", (int)list->all[i].open));
 	}
@@ -153,7 +155,7 @@ static void print_table(const struct tier_list *list, const struct verified *ver
 	printf("%s of %s used\n", base_format_size(list->fill.used_bytes, used),
 	        base_format_size(list->fill.room_bytes, room));
 	if (list->n)
-		printf("%-32s  %10s  %12s  %-16s  %s\n", "DATASET", "SIZE", "HITS", "OPENED", "IN USE");
+		printf("%-32s  %10s  %12s  %-16s  %-6s  %s\n", "DATASET", "SIZE", "HITS", "OPENED", "IN USE", "NAME");
 	for (uint32_t i = 0; i < list->n; i++) {
 		char identity[2 * CACHE_TIER_IDENTITY + 1], when[32] = "-";
 		time_t opened_s = (time_t)(list->all[i].opened_ns / 1000000000);
@@ -161,8 +163,10 @@ static void print_table(const struct tier_list *list, const struct verified *ver
 		if (localtime_r(&opened_s, &tm))
 			strftime(when, sizeof(when), "%Y-%m-%d %H:%M", &tm);
 		base_format_hex(list->all[i].identity, CACHE_TIER_IDENTITY, identity);
-		printf("%s  %10s  %12" PRIu64 "  %-16s  %s\n", identity, base_format_size(list->all[i].bytes, bytes),
-		        list->all[i].hits, when, list->all[i].open ? "yes" : "no");
+		printf("%s  %10s  %12" PRIu64 "  %-16s  %-6s  %s\n", identity,
+		        base_format_size(list->all[i].bytes, bytes), list->all[i].hits, when,
+		        list->all[i].open ? "yes" : "no",
+		        list->all[i].name[0] ? remote_quoted(list->all[i].name) : "-");
 	}
 	if (verified)
 		printf("%" PRIu64 " blocks are right, %" PRIu64 " damaged ones were removed, %" PRIu64

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include "prefetch/tier_fill.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/units.h"
+#include "shard/remote/location.h"
 #include "tools/common/cli.h"
 #include "tools/common/progress.h"
 #include "tools/ddpfs/ddpfs.h"
@@ -54,6 +56,14 @@ static void catch_signals(void)
 	}
 }
 
+/* Tells the tier the name as a mount of the dataset does: a path from the root, or that in a store. */
+static void tell_name(struct cache_tier *tier, const char *dataset)
+{
+	char path[PATH_MAX];
+	const char *name = !remote_is_url(dataset) && realpath(dataset, path) ? path : dataset;
+	cache_tier_tell_name(tier, name, remote_public_len(name));
+}
+
 /* Gives the size of the tier: the option, or that of a tier that is there. */
 static int size_of(const struct fs_options *fs, struct base_err *err, uint64_t *ret_bytes)
 {
@@ -91,6 +101,7 @@ static int run(const struct arguments *a, struct base_err *err, uint64_t *ret_by
 	if (rc == 0)
 		rc = cache_tier_open(fs->tier_dir, size_bytes, shard_index_info(index)->identity, err, &tier);
 	if (rc == 0) {
+		tell_name(tier, a->dataset);
 		const struct prefetch_tier_fill_options options = {
 			.index = index,
 			.tier = tier,
