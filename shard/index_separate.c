@@ -37,7 +37,7 @@ static int set_dataset(const char *dataset, struct base_err *err, struct shard_i
 	if (stat(dataset, &st) < 0) {
 		int code = -errno;
 		return base_err_set(err, code, "'%s': %s; name the directory of the shards, or their URL",
-		        base_quoted(dataset), base_err_str(code));
+		        remote_quoted(dataset), base_err_str(code));
 	}
 	if (!S_ISDIR(st.st_mode))
 		return base_err_set(err, -ENOTDIR,
@@ -50,11 +50,11 @@ static int set_dataset(const char *dataset, struct base_err *err, struct shard_i
 int index_locate_separate(
         const char *dataset, const char *index_file, struct base_err *err, struct shard_index *index, int *ret_fd)
 {
-	const char *quoted = base_quoted(index_file);
+	const char *quoted = remote_quoted(index_file);
 	if (remote_is_url(index_file))
 		return base_err_set(err, -EINVAL,
 		        "index '%s': an index that is named apart is a file of this host: fetch it, and name the file",
-		        remote_quoted(index_file));
+		        quoted);
 	/* O_NONBLOCK: a FIFO must not block the mount */
 	cleanup_close int fd = open(index_file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0 && errno == ENOENT)
@@ -66,7 +66,7 @@ int index_locate_separate(
 	index->path = malloc(SHOWN_MAX);
 	if (!index->separate || !index->path)
 		return base_err_set(err, -errno, "index '%s': %s", quoted, base_err_str(-errno));
-	base_err_quote(index_file, index->path, SHOWN_MAX);
+	remote_quote(index_file, index->path, SHOWN_MAX);
 	int rc = set_dataset(dataset, err, index);
 	if (rc == 0)
 		*ret_fd = steal_fd(&fd);

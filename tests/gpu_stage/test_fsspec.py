@@ -180,6 +180,22 @@ def test_options_that_cannot_be_obeyed_are_refused(options, says):
         DdpfsFileSystem(**options)
 
 
+@pytest.mark.parametrize("options", [
+    {"fo": "KEY:s3cr3t@bucket/x", "target_protocol": "gs"},
+    {"fo": "gs://KEY:s3cr3t%40bucket/x", "target_protocol": "gs"},
+    {"fo": "s3://KEY:s3cr3t@bucket/x", "dataset": "y"},
+    {"fo": "x", "dataset": "s3://KEY:s3cr3t@bucket/y"},
+    {"index": "s3:/KEY:s3cr3t@bucket/x"},
+    {"fo": "s3://KEY:s3cr3t@bucket/x", "target_protocol": "s3"},
+    {"dataset": "s3:/KEY:s3cr3t@bucket/x"},
+])
+def test_a_password_in_a_name_is_not_shown(options):
+    with pytest.raises((ValueError, OSError)) as refused:
+        DdpfsFileSystem(**options).ls("")
+    said = f"{refused.value} {refused.value!r}"
+    assert not any(word in said for word in ("KEY", "s3cr3t", "bucket")), said
+
+
 def test_a_store_within_a_path_is_refused_with_what_to_write(fs):
     with pytest.raises(ValueError, match="chained URL"):
         fs.ls("ddpfs://s3://bucket/images/train")

@@ -255,6 +255,9 @@ def test_what_is_wrong_with_the_option_is_said(shards, scratch):
     assert f"index '{none}': there is none; 'mkshard index -o {none} {place}' makes it" in order(f"index={none}")
     assert "is not a file of this host" in order("index=s3://data/index.ddpfs")
     assert "is a file of this host" in fails("ls", "--index=http://host/index.ddpfs", place)
+    for secret in "s3:/KEY:s3cr3t@data/x", "ftp://me:s3cr3t@host/x", "https://me:s3cr3t%40host/x":
+        said = [order(f"index={secret}"), fails("ls", f"--index={secret}", place), fails("ls", f"--index={index}", secret)]
+        assert not any(word in text for text in said for word in ("s3cr3t", "KEY", "me:", "data/x")), said
     assert "is not a directory" in order(f"index={index}", f"{place}/train-0.tar")
     assert "not a regular file" in order(f"index={scratch}")
     (scratch / "empty").touch()

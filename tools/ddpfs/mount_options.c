@@ -21,6 +21,7 @@
 #include "shard/remote/location.h"
 #include "tools/common/cli.h"
 #include "tools/ddpfs/mounts.h"
+#include <unistd.h>
 
 enum {
 	VALUE_MAX = 4096,     /* one option with its value */
@@ -186,10 +187,10 @@ static int set_quarantine(struct options *o, const struct option_def *def, const
 	return r < 0 ? r : 0;
 }
 
-/* Refuses a URL, which keep_path would take for a relative path. */
+/* Refuses a URL, which keep_path would take for a relative path, and messages would then show with its password. */
 static int set_index(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
-	if (remote_is_url(value))
+	if (remote_is_url(value) || (remote_has_password(value) && access(value, F_OK) < 0))
 		return bad_value(
 		        err, def->key, remote_quoted(value), "a file of this host: fetch the index, and name the file");
 	return keep_path(o, def->key, value, &o->fs.index_file, err);

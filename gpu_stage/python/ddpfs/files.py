@@ -7,6 +7,7 @@ import errno
 import os
 import threading
 from collections import OrderedDict
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -34,6 +35,13 @@ def _error(code, text, path=None):
     return OSError(errno.ENOENT if code == -errno.ENOTDIR else -code, text, path)
 
 
+def shown(name):
+    """A name as a message shows it: of a URL that may have a user or password, the scheme only."""
+    name = os.fsdecode(name)
+    scheme, colon, rest = name.partition(":/")
+    return f"{scheme}://..." if colon and "@" in unquote(rest) else name
+
+
 class Dataset:
     """A packed dataset, open in this process.  It closes when nobody refers to it."""
 
@@ -46,7 +54,7 @@ class Dataset:
         code = self._lib.ddpfs_files_open_with(os.fsencode(name), None if index is None else os.fsencode(index),
                                                ctypes.byref(error), ctypes.byref(pointer))
         if code < 0:
-            raise _error(code, error.text.decode(errors="replace"), name)
+            raise _error(code, error.text.decode(errors="replace"), shown(name))
         self._pointer = pointer
 
     def __del__(self):
@@ -119,7 +127,11 @@ def _version(name, index):
     """What changes when a dataset on a disk is replaced; None in a store."""
     if "://" in name and index is None:
         return None
-    s = os.stat(os.path.join(name, "index.ddpfs") if index is None else index)
+    path = os.path.join(name, "index.ddpfs") if index is None else index
+    try:
+        s = os.stat(path)
+    except OSError as error:
+        raise _error(-error.errno, error.strerror, shown(path)) from None
     return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns
 
 

@@ -34,14 +34,15 @@ class ReadOnlyError(OSError, NotImplementedError):
 def _dataset_name(dataset, fo, target_protocol, target_options):
     """The dataset of an instance from its options; None: each path names its own."""
     if dataset is not None and fo is not None:
-        raise ValueError(f"dataset={dataset!r} and a chained URL ({fo!r}) both name a dataset: give one of them")
+        raise ValueError(f"dataset={files.shown(dataset)!r} and a chained URL ({files.shown(fo)!r}) both name a dataset: "
+                         "give one of them")
     if target_options:
         raise ValueError(f"options of the store ({', '.join(target_options)}) are not taken: ddpfs finds keys and "
                          "endpoint where the AWS tools find them (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ~/.aws)")
     if fo is not None:
         if (target_protocol or "file") not in _STORES:
-            raise ValueError(f"'{target_protocol}://{fo}' is no dataset: it can lie in s3://, https://, http:// "
-                             "or file://")
+            raise ValueError(f"'{files.shown(f'{target_protocol}://{fo}')}' is no dataset: it can lie in s3://, https://, "
+                             "http:// or file://")
         name = stringify_path(fo)
         return name if "://" in name else _STORES[target_protocol or "file"] + name
     return None if dataset is None else os.fspath(dataset).rstrip("/") or "/"
@@ -98,7 +99,7 @@ class DdpfsFileSystem(AbstractFileSystem):
         super().__init__(**options)
         self.dataset = _dataset_name(dataset, fo, target_protocol, target_options)
         if index is not None and self.dataset is None:
-            raise ValueError(f"index={index!r} is that of one dataset: name it, too")
+            raise ValueError(f"index={files.shown(index)!r} is that of one dataset: name it, too")
         self.index = None if index is None else os.path.abspath(index)
         if self.dataset is not None:  # a "/" in front means the dataset's root, and no name has it
             self._strip_protocol = self._strip_in_dataset
@@ -114,7 +115,7 @@ class DdpfsFileSystem(AbstractFileSystem):
         if self.dataset is not None:
             return files.opened(self.dataset, self.index), path
         if "://" in path:
-            raise ValueError(f"'{path}': name a dataset in a store by the option dataset='s3://...', or by a "
+            raise ValueError(f"'{files.shown(path)}': name a dataset in a store by the option dataset='s3://...', or by a "
                              "chained URL, ddpfs://PATH::s3://BUCKET/PREFIX")
         parts = path.split("/")
         # Hugging Face datasets makes ddpfs://data/x of ddpfs:///data/x, so a relative path may also begin at the root.
