@@ -22,31 +22,22 @@ enum {
 	AGAIN_OPENS = 256, /* a file that is opened again before so many others counts once */
 	RING_ENOUGH = 24,  /* the latest opens in the ring that are looked at, and ... */
 	RING_SURE = 16,    /* ... so many of them must have a neighbour to move the reader */
-	BUCKET_BITS_MIN = 4,
-	BUCKET_BITS_MAX = 15,
+	RING = 256,        /* opens in the ring: of up to 32 readers each the latest 8 */
+	RUN_JOINS = 2,     /* a worker begins a batch far ahead: so many opens in a row */
+	RUN_ENOUGH = 8,    /* another reader is elsewhere: so many opens in a row, while ... */
+	GOES_ON = 4,       /* ... the reader of the list made so many sure ones */
+	RUN_PAUSE = 128,   /* sure opens between two of a run at most */
 };
+_Static_assert((int)RING_ENOUGH <= (int)FS_ANNOUNCED_RING && (int)RUN_ENOUGH <= (int)FS_ANNOUNCED_RING,
+        "the places of the opens that move a reader are told");
 
-/* The samples of a block, found by hash: turns[starts[b]] .. turns[starts[b + 1] - 1] are the entries of bucket b, in
- * order. Immutable, with a reference count: the chunks that have the block share it. */
-struct table {
-	atomic_uint refs;
-	uint32_t n; /* entries of the block that are in it */
-	unsigned bits;
-	uint32_t bytes; /* booked */
-	uint16_t *turns;
-	uint32_t starts[];
-};
-_Static_assert(FS_ORDER_BLOCK <= UINT16_MAX + 1, "a turn of a block fits 16 bits");
+static const uint64_t NOWHERE = UINT64_MAX; /* the place of an entry of the ring that counts no more */
 
-/* Part of a list: immutable, with a reference count. */
-struct chunk {
-	atomic_uint refs;
-	struct fs_order_memory *memory;
-	uint64_t number;
-	uint64_t n; /* entries */
-	uint32_t n_blocks;
-	uint32_t blocks[FS_ANNOUNCED_CHUNK_BLOCKS]; /* a reference each */
-	struct table *tables[FS_ANNOUNCED_CHUNK_BLOCKS];
+/* Opens of one reader in a row, each at most NEIGHBOUR entries behind the one before. */
+struct run {
+	uint64_t first, last; /* places */
+	unsigned n;           /* opens; 0: there is no run */
+	uint64_t sure;        /* sure opens of the list before the first of them */
 };
 
 struct fs_announced_list {
@@ -59,10 +50,10 @@ struct fs_announced_list {
 	/* The caller's lock: */
 	uint32_t *blocks; /* of entries [first, end), a reference each */
 	size_t n_blocks, room;
-	uint64_t first, end;
+	uint64_t first, begin, end; /* begin: of this part of the list; entries before it are another part's */
 	/* The recognise thread: */
-	struct chunk *chunks[FS_ANNOUNCED_CHUNKS]; /* by number modulo; NULL: none */
-	uint64_t *used[FS_ANNOUNCED_CHUNKS];       /* one bit for each entry of these chunks */
+	struct fs_announced_chunk *chunks[FS_ANNOUNCED_CHUNKS]; /* by number modulo; NULL: none */
+	uint64_t *used[FS_ANNOUNCED_CHUNKS];                    /* one bit for each entry of these chunks */
 	struct fs_announced_state state;
 	uint64_t bad;    /* opens that fit nothing, less those that were made good */
 	uint64_t astray; /* the same of opens whose samples the list has */
@@ -71,160 +62,16 @@ struct fs_announced_list {
 		uint64_t open; /* opens when it was used; 0: never */
 	} recent[1 << RECENT_BITS];
 	uint64_t opens;
-	uint64_t ring[FS_ANNOUNCED_RING]; /* places of the latest opens that fit elsewhere */
+	struct {
+		uint64_t place, sure; /* sure: opens of the list until then */
+	} ring[RING];                 /* the latest opens that fit elsewhere */
 	uint64_t ring_n;
+	uint64_t soon;    /* the reader has come to no place in the ring before it reaches this one */
+	struct run other; /* of a second reader */
 
-	pthread_mutex_t lock;                     /* a leaf; guards: */
-	struct chunk *known[FS_ANNOUNCED_CHUNKS]; /* what the engine may ask for; a reference each */
+	pthread_mutex_t lock;                                  /* a leaf; guards: */
+	struct fs_announced_chunk *known[FS_ANNOUNCED_CHUNKS]; /* what the engine may ask for; a reference each */
 };
-
-/* ---- tables ---- */
-
-static uint32_t bucket_of(uint32_t sample, unsigned bits)
-{
-	return (sample * UINT32_C(0x9E3779B1)) >> (32 - bits);
-}
-
-static void table_put(struct fs_order_memory *memory, struct table *table)
-{
-	if (!table || atomic_fetch_sub(&table->refs, 1) > 1)
-		return;
-	fs_order_memory_book(memory, -(int64_t)table->bytes);
-	free(table->turns);
-	free(table);
-}
-
-/* A counting sort by bucket, which keeps the order within a bucket. */
-static int table_new(struct fs_order_memory *memory, const uint32_t *samples, uint32_t n, struct table **ret_table)
-{
-	unsigned bits = BUCKET_BITS_MIN;
-	while (bits < BUCKET_BITS_MAX && UINT32_C(1) << bits < n)
-		bits++;
-	size_t buckets = (size_t)1 << bits;
-	size_t size = sizeof(struct table) + (buckets + 1) * sizeof(uint32_t);
-	uint32_t bytes = (uint32_t)(size + n * sizeof(uint16_t));
-	struct table *table = calloc(1, size);
-	uint16_t *turns = malloc(n * sizeof(*turns));
-	if (!table || !turns) {
-		free(table);
-		free(turns);
-		return -ENOMEM;
-	}
-	fs_order_memory_book(memory, bytes);
-	atomic_init(&table->refs, 1);
-	table->n = n;
-	table->bits = bits;
-	table->bytes = bytes;
-	table->turns = turns;
-	uint32_t *starts = table->starts;
-	for (uint32_t i = 0; i < n; i++)
-		starts[bucket_of(samples[i], bits)]++;
-	uint32_t end = 0;
-	for (size_t b = 0; b <= buckets; b++) {
-		end += starts[b];
-		starts[b] = end; /* the end of bucket b; it moves to the start as entries come, from the last one on */
-	}
-	for (uint32_t i = n; i-- > 0;)
-		turns[--starts[bucket_of(samples[i], bits)]] = (uint16_t)i;
-	*ret_table = table;
-	return 0;
-}
-
-/* Finds the first entry of a sample at or behind `from`. Returns n if there is none. */
-static uint32_t table_find(const struct table *table, const uint32_t *samples, uint32_t sample, uint32_t from)
-{
-	uint32_t bucket = bucket_of(sample, table->bits);
-	uint32_t low = table->starts[bucket], end = table->starts[bucket + 1], high = end;
-	while (from > 0 && low < high) {
-		uint32_t mid = low + (high - low) / 2;
-		if (table->turns[mid] < from)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	for (; low < end; low++) {
-		if (samples[table->turns[low]] == sample)
-			return table->turns[low];
-	}
-	return table->n;
-}
-
-/* ---- chunks ---- */
-
-static void chunk_put(struct chunk *chunk)
-{
-	if (!chunk || atomic_fetch_sub(&chunk->refs, 1) > 1)
-		return;
-	for (uint32_t i = 0; i < chunk->n_blocks; i++) {
-		table_put(chunk->memory, chunk->tables[i]);
-		fs_order_memory_put(chunk->memory, chunk->blocks[i]);
-	}
-	free(chunk);
-}
-
-static struct chunk *chunk_get(struct chunk *chunk)
-{
-	if (chunk)
-		atomic_fetch_add(&chunk->refs, 1);
-	return chunk;
-}
-
-static uint32_t chunk_sample(const struct chunk *chunk, uint64_t turn)
-{
-	return fs_order_memory_entries(chunk->memory, chunk->blocks[turn / FS_ORDER_BLOCK])[turn % FS_ORDER_BLOCK];
-}
-
-static bool chunk_find(const struct chunk *chunk, uint32_t sample, uint64_t from, uint64_t *ret_turn)
-{
-	uint32_t start = (uint32_t)(from % FS_ORDER_BLOCK);
-	for (uint64_t block = from / FS_ORDER_BLOCK; block < chunk->n_blocks; block++, start = 0) {
-		const struct table *table = chunk->tables[block];
-		const uint32_t *samples = fs_order_memory_entries(chunk->memory, chunk->blocks[block]);
-		uint32_t turn = table_find(table, samples, sample, start);
-		if (turn < table->n) {
-			*ret_turn = block * FS_ORDER_BLOCK + turn;
-			return true;
-		}
-	}
-	return false;
-}
-
-/* Makes the chunk `number` of the list, as it is now. old: a shorter version of it, or NULL, whose tables it shares. */
-static int chunk_new(const struct fs_announced_list *list, uint64_t number, uint64_t n, const struct chunk *old,
-        struct chunk **ret_chunk)
-{
-	struct chunk *chunk = calloc(1, sizeof(*chunk));
-	if (!chunk)
-		return -ENOMEM;
-	atomic_init(&chunk->refs, 1);
-	chunk->memory = list->memory;
-	chunk->number = number;
-	chunk->n = n;
-	uint64_t first = (number * list->chunk_entries - list->first) / FS_ORDER_BLOCK;
-	int rc = 0;
-	for (uint64_t at = 0; at < n && rc == 0; at += FS_ORDER_BLOCK) {
-		uint32_t i = chunk->n_blocks, m = (uint32_t)(n - at < FS_ORDER_BLOCK ? n - at : FS_ORDER_BLOCK);
-		uint32_t block = list->blocks[first + i];
-		if (old && i < old->n_blocks && old->tables[i]->n == m) {
-			chunk->tables[i] = old->tables[i];
-			atomic_fetch_add(&chunk->tables[i]->refs, 1);
-		} else {
-			rc = table_new(
-			        list->memory, fs_order_memory_entries(list->memory, block), m, &chunk->tables[i]);
-		}
-		if (rc < 0)
-			break;
-		fs_order_memory_get(list->memory, block);
-		chunk->blocks[i] = block;
-		chunk->n_blocks++;
-	}
-	if (rc < 0) {
-		chunk_put(chunk);
-		return rc;
-	}
-	*ret_chunk = chunk;
-	return 0;
-}
 
 /* ---- life ---- */
 
@@ -239,6 +86,7 @@ int fs_announced_list_new(const struct fs_announced_list_options *options, struc
 	list->n_samples = options->n_samples;
 	list->chunk_blocks = options->chunk_blocks;
 	list->chunk_entries = (uint64_t)options->chunk_blocks * FS_ORDER_BLOCK;
+	list->soon = NOWHERE;
 	pthread_mutex_init(&list->lock, NULL);
 	*ret_list = list;
 	return 0;
@@ -249,8 +97,8 @@ void fs_announced_list_free(struct fs_announced_list *list)
 	if (!list)
 		return;
 	for (unsigned i = 0; i < FS_ANNOUNCED_CHUNKS; i++) {
-		chunk_put(list->known[i]);
-		chunk_put(list->chunks[i]);
+		fs_announced_chunk_put(list->known[i]);
+		fs_announced_chunk_put(list->chunks[i]);
 		free(list->used[i]);
 	}
 	for (size_t i = 0; i < list->n_blocks; i++)
@@ -297,7 +145,7 @@ int fs_announced_list_restore(const struct fs_announced_list_options *options, c
 	struct fs_announced_list *list;
 	struct fs_announced_list_options own = *options;
 	uint64_t last = (record->end - 1) / FS_ORDER_BLOCK, chunk_blocks = record->chunk / FS_ORDER_BLOCK;
-	if (record->end == 0 || record->chunk % FS_ORDER_BLOCK || chunk_blocks == 0 ||
+	if (record->end == 0 || record->begin > record->place || record->chunk % FS_ORDER_BLOCK || chunk_blocks == 0 ||
 	        chunk_blocks > FS_ANNOUNCED_CHUNK_BLOCKS || record->first % record->chunk ||
 	        record->place >= record->end || record->first > record->place ||
 	        last - record->first / FS_ORDER_BLOCK >= FS_HANDOVER_BLOCKS_MAX || last > UINT32_MAX)
@@ -307,6 +155,7 @@ int fs_announced_list_restore(const struct fs_announced_list_options *options, c
 	if (rc < 0)
 		return rc;
 	list->first = record->first;
+	list->begin = record->begin;
 	for (uint64_t number = list->first / FS_ORDER_BLOCK; rc == 0 && number <= last; number++) {
 		uint32_t block, n = FS_ORDER_BLOCK;
 		rc = fs_order_memory_claim(list->memory, list->id, (uint32_t)number, &block);
@@ -335,12 +184,18 @@ void fs_announced_list_save(const struct fs_announced_list *list, uint32_t numbe
 	struct fs_handover_list record = {
 		.id = list->id,
 		.first = list->first,
+		.begin = list->begin,
 		.end = list->end,
 		.place = list->state.cursor,
 		.chunk = list->chunk_entries,
 	};
 	memcpy(record.name, list->name, sizeof(record.name));
 	fs_handover_store_list(fs_order_memory_records(list->memory), number, &record);
+}
+
+uint32_t fs_announced_list_id(const struct fs_announced_list *list)
+{
+	return list->id;
 }
 
 const char *fs_announced_list_name(const struct fs_announced_list *list)
@@ -421,24 +276,24 @@ int fs_announced_list_commit(struct fs_announced_piece *piece)
 /* ---- chunks in use ---- */
 
 /* Returns the chunk that is in use, or NULL. */
-static struct chunk *chunk_at(const struct fs_announced_list *list, uint64_t number)
+static struct fs_announced_chunk *chunk_at(const struct fs_announced_list *list, uint64_t number)
 {
-	struct chunk *chunk = list->chunks[number % FS_ANNOUNCED_CHUNKS];
+	struct fs_announced_chunk *chunk = list->chunks[number % FS_ANNOUNCED_CHUNKS];
 	return chunk && chunk->number == number ? chunk : NULL;
 }
 
 /* Replaces what is in use at `number`; chunk NULL: nothing is. */
-static void set_chunk(struct fs_announced_list *list, uint64_t number, struct chunk *chunk)
+static void set_chunk(struct fs_announced_list *list, uint64_t number, struct fs_announced_chunk *chunk)
 {
 	unsigned i = number % FS_ANNOUNCED_CHUNKS;
-	struct chunk *known;
+	struct fs_announced_chunk *known;
 	{
 		lock_for_scope(&list->lock);
 		known = list->known[i];
-		list->known[i] = chunk_get(chunk);
+		list->known[i] = fs_announced_chunk_get(chunk);
 	}
-	chunk_put(known);
-	chunk_put(list->chunks[i]);
+	fs_announced_chunk_put(known);
+	fs_announced_chunk_put(list->chunks[i]);
 	list->chunks[i] = chunk;
 }
 
@@ -474,7 +329,7 @@ int fs_announced_list_build(struct fs_announced_list *list)
 		if (begin >= list->end)
 			break;
 		n = list->end - begin < list->chunk_entries ? list->end - begin : list->chunk_entries;
-		struct chunk *old = chunk_at(list, number), *chunk;
+		struct fs_announced_chunk *old = chunk_at(list, number), *chunk;
 		if (old && old->n == n)
 			continue;
 		if (!old) {
@@ -484,7 +339,8 @@ int fs_announced_list_build(struct fs_announced_list *list)
 			free(list->used[number % FS_ANNOUNCED_CHUNKS]);
 			list->used[number % FS_ANNOUNCED_CHUNKS] = used;
 		}
-		int rc = chunk_new(list, number, n, old, &chunk);
+		const uint32_t *blocks = list->blocks + (begin - list->first) / FS_ORDER_BLOCK;
+		int rc = fs_announced_chunk_new(list->memory, number, blocks, n, old, &chunk);
 		if (rc < 0)
 			return rc;
 		set_chunk(list, number, chunk);
@@ -500,8 +356,8 @@ static int given_get(void *user, uint64_t number, void **ret_epoch, uint64_t *re
 {
 	struct fs_announced_list *list = user;
 	lock_for_scope(&list->lock);
-	struct chunk *chunk = list->known[number % FS_ANNOUNCED_CHUNKS];
-	chunk = chunk && chunk->number == number ? chunk_get(chunk) : NULL;
+	struct fs_announced_chunk *chunk = list->known[number % FS_ANNOUNCED_CHUNKS];
+	chunk = chunk && chunk->number == number ? fs_announced_chunk_get(chunk) : NULL;
 	if (!chunk)
 		return -ENODATA;
 	*ret_epoch = chunk;
@@ -511,18 +367,18 @@ static int given_get(void *user, uint64_t number, void **ret_epoch, uint64_t *re
 
 static void given_put(void *epoch)
 {
-	chunk_put(epoch);
+	fs_announced_chunk_put(epoch);
 }
 
 static int given_turn(void *epoch, uint64_t turn, uint32_t *ret_sample)
 {
-	*ret_sample = chunk_sample(epoch, turn);
+	*ret_sample = fs_announced_chunk_sample(epoch, turn);
 	return 0;
 }
 
 static int given_find_from(void *epoch, uint32_t sample, uint64_t from, uint64_t *ret_turn)
 {
-	return chunk_find(epoch, sample, from, ret_turn) ? 0 : -ENOENT;
+	return fs_announced_chunk_find(epoch, sample, from, ret_turn) ? 0 : -ENOENT;
 }
 
 static int given_find(void *epoch, uint32_t sample, uint64_t *ret_turn)
@@ -576,8 +432,8 @@ static bool find_place(
 {
 	uint64_t turn, start = from % list->chunk_entries;
 	for (uint64_t number = from / list->chunk_entries; number * list->chunk_entries < to; number++, start = 0) {
-		const struct chunk *chunk = chunk_at(list, number);
-		if (!chunk || !chunk_find(chunk, sample, start, &turn))
+		const struct fs_announced_chunk *chunk = chunk_at(list, number);
+		if (!chunk || !fs_announced_chunk_find(chunk, sample, start, &turn))
 			continue;
 		*ret_place = number * list->chunk_entries + turn;
 		return *ret_place < to;
@@ -596,10 +452,15 @@ static bool find_unused(
 	return false;
 }
 
+static unsigned recent_of(uint32_t sample)
+{
+	return (sample * UINT32_C(0x9E3779B1)) >> (32 - RECENT_BITS);
+}
+
 /* Whether a sample was used at most so many opens ago. */
 static bool lately(const struct fs_announced_list *list, uint32_t sample, uint64_t opens)
 {
-	unsigned i = bucket_of(sample, RECENT_BITS);
+	unsigned i = recent_of(sample);
 	return list->recent[i].open > 0 && list->recent[i].sample == sample &&
 	       list->opens - list->recent[i].open < opens;
 }
@@ -608,9 +469,9 @@ static bool lately(const struct fs_announced_list *list, uint32_t sample, uint64
 static bool joins(const struct fs_announced_list *list, uint64_t place)
 {
 	for (uint64_t k = 1; k <= JOIN && k <= place; k++) {
-		const struct chunk *chunk = chunk_at(list, (place - k) / list->chunk_entries);
+		const struct fs_announced_chunk *chunk = chunk_at(list, (place - k) / list->chunk_entries);
 		if (chunk && is_used(list, place - k) &&
-		        lately(list, chunk_sample(chunk, (place - k) % list->chunk_entries), JOIN_OPENS))
+		        lately(list, fs_announced_chunk_sample(chunk, (place - k) % list->chunk_entries), JOIN_OPENS))
 			return true;
 	}
 	return false;
@@ -624,7 +485,9 @@ enum fs_announced_fit fs_announced_list_fit(const struct fs_announced_list *list
 		return again ? FS_ANNOUNCED_AGAIN : FS_ANNOUNCED_ELSEWHERE;
 	if (joins(list, *ret_place))
 		return FS_ANNOUNCED_SURELY;
-	return again ? FS_ANNOUNCED_AGAIN : FS_ANNOUNCED_LOOSE;
+	if (again)
+		return FS_ANNOUNCED_AGAIN;
+	return *ret_place < s->high + FS_ANNOUNCED_NEAR ? FS_ANNOUNCED_LOOSE : FS_ANNOUNCED_ELSEWHERE;
 }
 
 /* Entries far behind the farthest one are not expected to be opened. */
@@ -641,11 +504,11 @@ static void advance(struct fs_announced_list *list)
 static void book_use(struct fs_announced_list *list, uint64_t place)
 {
 	struct fs_announced_state *s = &list->state;
-	const struct chunk *chunk = chunk_at(list, place / list->chunk_entries);
+	const struct fs_announced_chunk *chunk = chunk_at(list, place / list->chunk_entries);
 	if (!chunk)
 		return;
-	uint32_t sample = chunk_sample(chunk, place % list->chunk_entries);
-	unsigned i = bucket_of(sample, RECENT_BITS);
+	uint32_t sample = fs_announced_chunk_sample(chunk, place % list->chunk_entries);
+	unsigned i = recent_of(sample);
 	set_used(list, place, true);
 	list->recent[i].sample = sample;
 	list->recent[i].open = ++list->opens;
@@ -681,6 +544,19 @@ void fs_announced_list_use(struct fs_announced_list *list, uint64_t place, bool 
 	judge(list);
 }
 
+/* ---- opens elsewhere ---- */
+
+/* Returns the place of the i-th latest open in the ring. */
+static uint64_t ring_place(const struct fs_announced_list *list, unsigned i)
+{
+	return list->ring[(list->ring_n - i) % RING].place;
+}
+
+static unsigned ring_length(const struct fs_announced_list *list)
+{
+	return list->ring_n < RING ? (unsigned)list->ring_n : RING;
+}
+
 /* Counts the latest opens in the ring that have a neighbour there, and finds where they lie. */
 static unsigned neighbours(const struct fs_announced_list *list, uint64_t *ret_low, uint64_t *ret_high)
 {
@@ -688,11 +564,12 @@ static unsigned neighbours(const struct fs_announced_list *list, uint64_t *ret_l
 	*ret_low = UINT64_MAX;
 	*ret_high = 0;
 	for (unsigned i = 1; i <= RING_ENOUGH; i++) {
-		uint64_t place = list->ring[(list->ring_n - i) % FS_ANNOUNCED_RING];
+		uint64_t place = ring_place(list, i);
 		bool near = false;
 		for (unsigned k = 1; k <= RING_ENOUGH && !near; k++) {
-			uint64_t other = list->ring[(list->ring_n - k) % FS_ANNOUNCED_RING];
-			near = k != i && other != place && other + NEIGHBOUR >= place && other <= place + NEIGHBOUR;
+			uint64_t other = ring_place(list, k);
+			uint64_t between = other > place ? other - place : place - other;
+			near = between > 0 && between <= NEIGHBOUR;
 		}
 		if (!near)
 			continue;
@@ -703,56 +580,230 @@ static unsigned neighbours(const struct fs_announced_list *list, uint64_t *ret_l
 	return found;
 }
 
-/* Finds where else in the list the sample comes: near the latest such open, or from the beginning on. */
+/* Returns the latest open in the ring with those before it by which its reader came there. */
+static struct run latest_run(const struct fs_announced_list *list)
+{
+	struct run run = { .first = ring_place(list, 1) + 1, .last = ring_place(list, 1), .sure = list->state.sure };
+	for (unsigned i = 1; i <= ring_length(list) && run.n < FS_ANNOUNCED_RING; i++) {
+		uint64_t place = ring_place(list, i), sure = list->ring[(list->ring_n - i) % RING].sure;
+		if (run.sure - sure > RUN_PAUSE)
+			break;
+		if (place >= run.first || run.first - place > NEIGHBOUR)
+			continue;
+		run.first = place;
+		run.sure = sure;
+		run.n++;
+	}
+	return run;
+}
+
+/* Finds the entry with which an open of the sample goes on with a run. */
+static bool find_next_of_run(const struct fs_announced_list *list, uint32_t sample, uint64_t *ret_place)
+{
+	for (unsigned i = 1; i <= ring_length(list); i++) {
+		for (uint64_t k = 1; k <= JOIN && ring_place(list, i) != NOWHERE; k++) {
+			uint64_t place = ring_place(list, i) + k, turn = place % list->chunk_entries;
+			const struct fs_announced_chunk *chunk = chunk_at(list, place / list->chunk_entries);
+			if (!chunk || turn >= chunk->n || place < list->begin ||
+			        fs_announced_chunk_sample(chunk, turn) != sample)
+				continue;
+			*ret_place = place;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Finds where else in the list the sample comes: behind a run, soon, near the latest such open, or from the beginning
+ * on. */
 static bool find_elsewhere(const struct fs_announced_list *list, uint32_t sample, uint64_t *ret_place)
 {
-	uint64_t from = UINT64_MAX, latest;
+	const struct fs_announced_state *s = &list->state;
+	uint64_t from = UINT64_MAX, latest = list->ring_n > 0 ? ring_place(list, 1) : NOWHERE;
 	for (unsigned i = 0; i < FS_ANNOUNCED_CHUNKS; i++) {
 		if (list->chunks[i] && list->chunks[i]->number * list->chunk_entries < from)
 			from = list->chunks[i]->number * list->chunk_entries;
 	}
 	if (from == UINT64_MAX)
 		return false;
-	if (list->ring_n > 0) {
-		latest = list->ring[(list->ring_n - 1) % FS_ANNOUNCED_RING];
-		if (find_place(list, sample, latest > NEIGHBOUR ? latest - NEIGHBOUR : 0, latest + FS_ANNOUNCED_AHEAD,
-		            ret_place))
-			return true;
-	}
-	return find_place(list, sample, from, list->state.end, ret_place);
+	from = from > list->begin ? from : list->begin;
+	if (find_next_of_run(list, sample, ret_place) ||
+	        find_unused(list, sample, s->cursor, s->high + FS_ANNOUNCED_AHEAD, ret_place))
+		return true;
+	if (latest != NOWHERE && find_place(list, sample, latest > from + NEIGHBOUR ? latest - NEIGHBOUR : from,
+	                                 latest + FS_ANNOUNCED_AHEAD, ret_place))
+		return true;
+	return find_place(list, sample, from, s->end, ret_place);
 }
 
-bool fs_announced_list_missed(
-        struct fs_announced_list *list, uint32_t sample, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n)
+/* Counts the entries that the readers of one stream would have left unused if one of them was at `place`. */
+static uint64_t unused_before(const struct fs_announced_list *list, uint64_t place)
+{
+	const struct fs_announced_state *s = &list->state;
+	uint64_t n = place - s->high;
+	for (uint64_t p = s->cursor; p < s->high; p++)
+		n += !is_used(list, p);
+	return n;
+}
+
+/* Takes the places [low, high] out of the ring. */
+static void forget_places(struct fs_announced_list *list, uint64_t low, uint64_t high)
+{
+	for (unsigned i = 0; i < RING; i++) {
+		if (list->ring[i].place >= low && list->ring[i].place <= high)
+			list->ring[i].place = NOWHERE;
+	}
+}
+
+/* Books the latest opens in the ring as used that lie in [low, high]. */
+static void use_ring(struct fs_announced_list *list, unsigned latest, uint64_t low, uint64_t high,
+        uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n)
+{
+	*ret_n = 0;
+	for (unsigned i = latest; i >= 1; i--) {
+		uint64_t place = ring_place(list, i);
+		if (place < low || place > high || *ret_n == FS_ANNOUNCED_RING)
+			continue;
+		if (is_used(list, place))
+			continue;
+		book_use(list, place);
+		places[(*ret_n)++] = place;
+	}
+	forget_places(list, low, high);
+	advance(list);
+}
+
+void fs_announced_list_reached(struct fs_announced_list *list, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n)
+{
+	const struct fs_announced_state *s = &list->state;
+	*ret_n = 0;
+	if (list->soon >= s->high)
+		return;
+	use_ring(list, ring_length(list), s->cursor, s->high - 1, places, ret_n);
+	list->soon = NOWHERE;
+	for (unsigned i = 1; i <= ring_length(list); i++) {
+		uint64_t place = ring_place(list, i);
+		list->soon = place >= s->high && place < list->soon ? place : list->soon;
+	}
+}
+
+/* Moves the reader to where the latest opens in the ring lie, if they lie together and it has made no others. */
+static bool move_reader(struct fs_announced_list *list, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n)
 {
 	struct fs_announced_state *s = &list->state;
-	uint64_t place, low, high;
-	bool has = find_elsewhere(list, sample, &place);
-	list->bad++;
-	list->astray += has;
-	judge(list);
-	if (!has)
-		return false;
-	list->ring[list->ring_n++ % FS_ANNOUNCED_RING] = place;
-	if (list->ring_n < RING_ENOUGH || neighbours(list, &low, &high) < RING_SURE ||
-	        high - low >= FS_ANNOUNCED_BEHIND)
+	uint64_t low, high;
+	if (list->ring_n < RING_ENOUGH || list->ring[(list->ring_n - RING_ENOUGH) % RING].sure < s->sure ||
+	        neighbours(list, &low, &high) < RING_SURE || high - low >= FS_ANNOUNCED_BEHIND)
 		return false;
 	for (uint64_t p = low; p < (s->high > high ? s->high : high + 1); p++)
 		set_used(list, p, false);
 	s->cursor = low;
 	s->high = low;
 	s->moves++;
-	*ret_n = 0;
-	for (unsigned i = RING_ENOUGH; i >= 1; i--) {
-		place = list->ring[(list->ring_n - i) % FS_ANNOUNCED_RING];
-		if (place < low || place > high || is_used(list, place))
-			continue;
-		book_use(list, place);
-		places[(*ret_n)++] = place;
-	}
-	advance(list);
+	use_ring(list, RING_ENOUGH, low, high, places, ret_n);
 	list->ring_n = 0;
 	list->bad = list->astray = 0;
 	s->wrong = false;
 	return true;
+}
+
+bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, uint64_t apart,
+        uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n)
+{
+	struct fs_announced_state *s = &list->state;
+	uint64_t place;
+	bool has = find_elsewhere(list, sample, &place);
+	list->bad++;
+	list->astray += has;
+	judge(list);
+	if (!has)
+		return false;
+	list->soon = place >= s->high && place < list->soon ? place : list->soon;
+	list->ring[list->ring_n % RING].place = place;
+	list->ring[list->ring_n++ % RING].sure = s->sure;
+	struct run run = latest_run(list);
+	if (run.n >= RUN_JOINS && run.first >= s->high && run.last < s->high + FS_ANNOUNCED_AHEAD &&
+	        unused_before(list, run.first) < apart) {
+		use_ring(list, ring_length(list), s->cursor, run.last, places, ret_n);
+		return true;
+	}
+	if (apart < UINT64_MAX && run.n >= RUN_ENOUGH && s->sure - run.sure >= GOES_ON && run.last + 1 < list->end &&
+	        (run.first > s->high || run.last < s->cursor)) {
+		list->other = run;
+		s->apart = true;
+		return false;
+	}
+	return move_reader(list, places, ret_n);
+}
+
+/* ---- splitting ---- */
+
+/* Makes the list end before `end`. */
+static void shorten(struct fs_announced_list *list, uint64_t end)
+{
+	size_t n = (size_t)((end - list->first + FS_ORDER_BLOCK - 1) / FS_ORDER_BLOCK);
+	for (size_t i = n; i < list->n_blocks; i++)
+		fs_order_memory_put(list->memory, list->blocks[i]);
+	list->n_blocks = n;
+	list->end = list->state.end = end;
+	for (unsigned i = 0; i < FS_ANNOUNCED_CHUNKS; i++) {
+		if (list->chunks[i] && list->chunks[i]->number * list->chunk_entries >= end)
+			set_chunk(list, i, NULL);
+	}
+}
+
+/* Makes a list of the entries from `begin` on. It shares the blocks. */
+static int list_of_rest(const struct fs_announced_list *list, uint64_t begin, struct fs_announced_list **ret_rest)
+{
+	struct fs_announced_list_options options = {
+		.memory = list->memory,
+		.name = list->name,
+		.id = list->id,
+		.chunk_blocks = list->chunk_blocks,
+		.n_samples = list->n_samples,
+	};
+	struct fs_announced_list *rest;
+	int rc = fs_announced_list_new(&options, &rest);
+	if (rc < 0)
+		return rc;
+	rest->begin = begin;
+	rest->first = begin - begin % list->chunk_entries;
+	for (size_t i = (rest->first - list->first) / FS_ORDER_BLOCK; i < list->n_blocks; i++) {
+		rc = add_block(&rest->blocks, &rest->n_blocks, &rest->room, list->blocks[i]);
+		if (rc < 0) {
+			fs_announced_list_free(rest);
+			return rc;
+		}
+		fs_order_memory_get(list->memory, list->blocks[i]);
+	}
+	rest->soon = list->soon;
+	memcpy(rest->ring, list->ring, sizeof(rest->ring)); /* where further readers are */
+	rest->ring_n = list->ring_n;
+	rest->end = list->end;
+	rest->state = list->state;
+	rest->state.used = rest->state.moves = 0;
+	*ret_rest = rest;
+	return 0;
+}
+
+int fs_announced_list_split(struct fs_announced_list *list, struct fs_announced_list **ret_rest)
+{
+	struct fs_announced_state *s = &list->state;
+	bool is_ahead = list->other.first > s->high;
+	uint64_t own = s->cursor, others = list->other.last + 1, begin = is_ahead ? list->other.first : own;
+	s->apart = false;
+	forget_places(list, list->other.first, list->other.last);
+	int rc = list_of_rest(list, begin, ret_rest);
+	if (rc < 0)
+		return rc;
+	struct fs_announced_state *r = &(*ret_rest)->state;
+	r->cursor = r->high = is_ahead ? others : own;
+	shorten(list, begin);
+	if (!is_ahead) {
+		for (uint64_t p = others; p < begin; p++)
+			set_used(list, p, false);
+		s->cursor = s->high = others;
+	}
+	list->bad = list->astray = 0;
+	return 0;
 }

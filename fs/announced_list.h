@@ -8,15 +8,23 @@
  * blocks here. The engine reads a list as epochs of a given view (shard/view.h): epoch k is the k-th *chunk* of the
  * list. All chunks have the same number of blocks. The last chunk grows when entries are appended.
  *
- * At most FS_ANNOUNCED_CHUNKS chunks are in use: the reader's chunk, and those after it. Each of their blocks has a
- * hash table over its samples. So the next place of a sample is found in some tens of nanoseconds a block, even if the
- * sample comes several times.
+ * At most FS_ANNOUNCED_CHUNKS chunks (fs/announced_chunk.h) are in use: the reader's chunk, and those after it.
  *
  * An open belongs to a place if the entry there is the opened sample and no other open used the place. The place must
  * lie near the farthest place that was used. The open is *sure* if an entry shortly before this place was also used,
- * because each reader opens its entries in order. If several opens follow each other at another place of the list, the
- * reader is moved there. A list is *confirmed* when many opens were sure. A list is *wrong* if too many opens do not
- * follow it; then it is dropped.
+ * because each reader opens its entries in order. One open far ahead tells little: somebody looked at a file. Two in a
+ * row are a worker that begins its batch. If several opens follow each other at another place of the list, the reader
+ * is moved there. A list is *confirmed* when many opens were sure. A list is *wrong* if too many opens do not follow
+ * it; then it is dropped.
+ *
+ * If the reader goes on at its place, while others read at another place, the list has several readers: for example,
+ * each worker reads a contiguous part. One window cannot serve them. So the list is *split* into two lists, and each
+ * has a reader:
+ *
+ *      first        cursor                       | begin        cursor                  end
+ *      | kept       | . . read ahead . .   end   |              | . . read ahead . .    |  <-- append
+ *
+ * Both have the same id and share blocks, and places stay what they were.
  *
  * Threads: `lock` of the caller guards append and the fields of struct fs_announced_state that say so. One thread (the
  * recognise thread) calls all other functions, with that lock held where they say so. The engine's threads call the
@@ -28,18 +36,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fs/announced_chunk.h"
 #include "fs/order_memory.h"
 #include "shard/view.h"
 
 enum {
-	FS_ANNOUNCED_CHUNKS = 4,        /* chunks in use: as many as the engine looks ahead, and one behind */
-	FS_ANNOUNCED_CHUNK_BLOCKS = 16, /* blocks of a chunk at most: 2^20 entries */
-	FS_ANNOUNCED_AHEAD = 4096,      /* entries by which an open may lie ahead of the farthest one */
-	FS_ANNOUNCED_BEHIND = 8192,     /* ... and behind it: 16 workers with two batches of 256 each */
-	FS_ANNOUNCED_SURE = 64,         /* sure opens that confirm a list */
-	FS_ANNOUNCED_DOUBT = 512,       /* opens that fit nothing, after which an unconfirmed list is wrong */
-	FS_ANNOUNCED_ASTRAY = 1 << 12,  /* opens of the list's own files at wrong places: then any list is wrong */
-	FS_ANNOUNCED_LOST = 1 << 16,    /* opens of other files: then a confirmed list is wrong; its reader may pause */
+	FS_ANNOUNCED_CHUNKS = 4,       /* chunks in use: as many as the engine looks ahead, and one behind */
+	FS_ANNOUNCED_NEAR = 256,       /* entries by which a single open may lie ahead of the farthest one */
+	FS_ANNOUNCED_AHEAD = 4096,     /* ... and opens in a row */
+	FS_ANNOUNCED_BEHIND = 8192,    /* ... and behind it: 16 workers with two batches of 256 each */
+	FS_ANNOUNCED_SURE = 64,        /* sure opens that confirm a list */
+	FS_ANNOUNCED_DOUBT = 512,      /* opens that fit nothing, after which an unconfirmed list is wrong */
+	FS_ANNOUNCED_ASTRAY = 1 << 12, /* opens of the list's own files at wrong places: then any list is wrong */
+	FS_ANNOUNCED_LOST = 1 << 16,   /* opens of other files: then a confirmed list is wrong; its reader may pause */
 };
 
 struct fs_announced_list; /* opaque */
@@ -92,9 +101,11 @@ struct fs_announced_state {
 	uint64_t used;               /* entries that opens have used */
 	uint64_t sure, loose, moves; /* opens that were sure, and not; how often the reader was moved */
 	bool confirmed, wrong;
+	bool apart; /* another reader is far away: fs_announced_list_split */
 };
 /* Copies the state. With the caller's lock held. */
 void fs_announced_list_state(const struct fs_announced_list *list, struct fs_announced_state *ret_state);
+uint32_t fs_announced_list_id(const struct fs_announced_list *list); /* the same of all parts of a list */
 const char *fs_announced_list_name(const struct fs_announced_list *list);
 
 /* Makes the chunks that are due, and gives back what was read. With the caller's lock held.
@@ -117,11 +128,21 @@ enum fs_announced_fit {
 enum fs_announced_fit fs_announced_list_fit(const struct fs_announced_list *list, uint32_t sample, uint64_t *ret_place);
 /* An open has used an entry that is expected. */
 void fs_announced_list_use(struct fs_announced_list *list, uint64_t place, bool sure);
-/* An open of @sample was explained by nothing. Returns true if the reader was moved: then the entries in @places (at
- * most FS_ANNOUNCED_RING, *ret_n of them) were used there. */
+/* Finds entries that were opened before, when they were far ahead of the reader, and that it has come to now: at most
+ * FS_ANNOUNCED_RING places, *ret_n of them. They count as used. Call it after fs_announced_list_use. */
 enum { FS_ANNOUNCED_RING = 32 };
-bool fs_announced_list_missed(
-        struct fs_announced_list *list, uint32_t sample, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n);
+void fs_announced_list_reached(struct fs_announced_list *list, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n);
+/* An open of @sample was explained by nothing.
+ * @apart: readers who leave fewer entries unused between them share a stream; UINT64_MAX: the list cannot be split.
+ * Returns true if the reader was moved, or a worker is ahead of it: then the entries in @places (at most
+ * FS_ANNOUNCED_RING, *ret_n of them) were used there. May set the state `apart`. */
+bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, uint64_t apart,
+        uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n);
+
+/* Splits a list with the state `apart` between its two readers. It ends where *ret_rest begins. With the caller's lock
+ * held. Nobody may write into the list, and no stream may read it. Then call fs_announced_list_build for both.
+ * Returns 0; -ENOMEM: the list is as it was. */
+int fs_announced_list_split(struct fs_announced_list *list, struct fs_announced_list **ret_rest);
 
 /* Writes what a successor needs into the record of list @number. With the caller's lock held. */
 void fs_announced_list_save(const struct fs_announced_list *list, uint32_t number);

@@ -15,19 +15,22 @@
 #include "shard/base/log.h"
 
 enum {
-	LISTS_MAX = FS_HANDOVER_LISTS_MAX, /* twice the lists: a list and the one that replaces it */
-	BLOCKS_SHARED = 64,                /* blocks of the chunks of all lists together, about */
-	REST_MS = 1000,  /* a list that was read to its end ends when nothing was appended for so long */
-	OTHERS_MAX = 64, /* opens after the end of the last list, from which on the mount's order is not known */
+	LISTS_MAX = FS_HANDOVER_LISTS_MAX,
+	PARTS_MAX = 32,     /* parts of lists, beside the last part of each: of 33 readers of one list */
+	BLOCKS_SHARED = 64, /* blocks of the chunks of all lists together, about */
+	REST_MS = 1000,     /* a list that was read to its end ends when nothing was appended for so long */
+	OTHERS_MAX = 64,    /* opens after the end of the last list, from which on the mount's order is not known */
 };
+_Static_assert(LISTS_MAX >= 2 * FS_ANNOUNCED_LISTS + PARTS_MAX, "a list, the one that replaces it, and all parts");
 static const uint64_t MEMORY_MIN = 64 << 20; /* bytes that orders may always take */
 
-/* A list of the table, and what is known of it. */
+/* A list of the table, or a part of one, and what is known of it. */
 struct held {
 	struct fs_announced_list *list; /* NULL: this one is free */
 	bool writing;                   /* main writes into it */
 	bool shown;                     /* it has entries */
 	bool ending;                    /* it was replaced or forgotten */
+	bool closed;                    /* another part of the list comes behind it, which grows */
 	uint64_t shown_ns;              /* when the latest entries came */
 	/* The recognise thread: */
 	struct shard_view *order;
@@ -104,15 +107,63 @@ unsigned fs_announced_orders_live(struct fs_announced_orders *orders)
 
 /* ---- main ---- */
 
-/* Finds the list that has this name and counts. NULL: there is none. Under the lock. */
+/* Under the lock. */
+static bool counts(const struct held *held)
+{
+	return held->list && held->shown && !held->ending;
+}
+
+/* Finds the list that has this name and counts; of several parts the one that grows. NULL: there is none. Under the
+ * lock. */
 static struct held *find(struct fs_announced_orders *orders, const char *name)
 {
 	for (unsigned i = 0; i < LISTS_MAX; i++) {
 		struct held *held = &orders->table[i];
-		if (held->list && held->shown && !held->ending && strcmp(fs_announced_list_name(held->list), name) == 0)
+		if (counts(held) && !held->closed && strcmp(fs_announced_list_name(held->list), name) == 0)
 			return held;
 	}
 	return NULL;
+}
+
+/* Ends the list that has this name, with all parts. Returns false if there is none. Under the lock. */
+static bool end_named(struct fs_announced_orders *orders, const char *name)
+{
+	bool found = false;
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		struct held *held = &orders->table[i];
+		if (!counts(held) || strcmp(fs_announced_list_name(held->list), name) != 0)
+			continue;
+		held->ending = found = true;
+	}
+	return found;
+}
+
+/* Returns whether there are other parts of a list. Under the lock. */
+static bool has_parts(const struct fs_announced_orders *orders, const struct held *held)
+{
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		const struct held *other = &orders->table[i];
+		if (other != held && counts(other) &&
+		        fs_announced_list_id(other->list) == fs_announced_list_id(held->list))
+			return true;
+	}
+	return false;
+}
+
+/* Finds a free place in the table. NULL: there is none. Counts the lists that are not ending, and the parts beside the
+ * last one of each. Under the lock. */
+static struct held *free_place(struct fs_announced_orders *orders, unsigned *ret_lists, unsigned *ret_parts)
+{
+	struct held *empty = NULL;
+	*ret_lists = *ret_parts = 0;
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		struct held *held = &orders->table[i];
+		*ret_lists += held->list && !held->ending && !held->closed;
+		*ret_parts += held->list && held->closed;
+		if (!held->list && !empty)
+			empty = held;
+	}
+	return empty;
 }
 
 /* The chunks of few lists may be long: the longer they are, the farther the engine sees. */
@@ -126,21 +177,15 @@ static uint32_t chunk_blocks(const struct fs_announced_orders *orders, unsigned 
 
 static int new_list(struct fs_announced_orders *orders, const char *name, struct held **ret_held)
 {
-	struct held *empty = NULL;
-	unsigned lists = 1;
-	for (unsigned i = 0; i < LISTS_MAX; i++) {
-		struct held *held = &orders->table[i];
-		lists += held->list && !held->ending;
-		if (!held->list && !empty)
-			empty = held;
-	}
-	if (!empty || (lists > FS_ANNOUNCED_LISTS && !find(orders, name)))
+	unsigned lists, parts;
+	struct held *empty = free_place(orders, &lists, &parts);
+	if (!empty || (lists >= FS_ANNOUNCED_LISTS && !find(orders, name)))
 		return -E2BIG;
 	struct fs_announced_list_options options = {
 		.memory = orders->memory,
 		.name = name,
 		.id = orders->next_id,
-		.chunk_blocks = chunk_blocks(orders, lists),
+		.chunk_blocks = chunk_blocks(orders, lists + 1),
 		.n_samples = orders->server->info->n_samples,
 	};
 	*empty = (struct held){ 0 };
@@ -182,9 +227,8 @@ static int show(struct fs_announced_orders *orders, struct fs_announced_piece *p
 	struct held *held = held_of(orders, list);
 	int rc = fs_announced_list_commit(piece);
 	if (rc == 0) {
-		struct held *old = held->shown ? NULL : find(orders, fs_announced_list_name(list));
-		if (old)
-			old->ending = true;
+		if (!held->shown)
+			end_named(orders, fs_announced_list_name(list));
 		held->shown = true;
 		held->writing = false;
 		held->shown_ns = base_now_ns();
@@ -226,13 +270,12 @@ void fs_announced_orders_undo(struct fs_announced_orders *orders, struct fs_anno
 static bool forget(struct fs_announced_orders *orders, const char *name)
 {
 	lock_for_scope(&orders->lock);
-	struct held *held = find(orders, name);
-	if (held) {
-		held->ending = true;
+	bool found = end_named(orders, name);
+	if (found) {
 		orders->ended = false;
 		orders->changes++;
 	}
-	return held != NULL;
+	return found;
 }
 
 bool fs_announced_orders_forget(struct fs_announced_orders *orders, const char *name)
@@ -273,13 +316,28 @@ static void tell_used(struct held *held, uint64_t place, bool past)
 	fs_sink_used(held->stream, epoch, turn, past);
 }
 
+/* Returns how many entries readers may leave unused between them: half of what their streams may hold. UINT64_MAX: no
+ * list can be split. Under the lock. */
+static uint64_t apart(struct fs_announced_orders *orders)
+{
+	unsigned lists, parts;
+	struct held *empty = free_place(orders, &lists, &parts);
+	if (!empty || parts >= PARTS_MAX || lists == 0)
+		return UINT64_MAX;
+	const struct shard_info *info = orders->server->info;
+	uint64_t bytes = fs_budget_bytes(orders->server->budget) / 8 * 3 / lists;
+	uint64_t entries = bytes / (info->content_bytes / info->n_samples + 1);
+	entries = entries < FS_ANNOUNCED_AHEAD ? entries : FS_ANNOUNCED_AHEAD;
+	return entries > FS_ANNOUNCED_NEAR ? entries : FS_ANNOUNCED_NEAR;
+}
+
 static void missed(struct fs_announced_orders *orders, uint32_t sample)
 {
-	uint64_t places[FS_ANNOUNCED_RING];
+	uint64_t places[FS_ANNOUNCED_RING], least = apart(orders);
 	size_t n;
 	for (unsigned i = 0; i < LISTS_MAX; i++) {
 		struct held *held = &orders->table[i];
-		if (!held->stream || held->ending || !fs_announced_list_missed(held->list, sample, places, &n))
+		if (!held->stream || held->ending || !fs_announced_list_missed(held->list, sample, least, places, &n))
 			continue;
 		for (size_t k = 0; k < n; k++)
 			tell_used(held, places[k], true);
@@ -293,6 +351,8 @@ static bool opened(struct fs_announced_orders *orders, uint32_t file)
 	struct fs_announced_state state;
 	struct shard_place at;
 	uint32_t sample;
+	uint64_t places[FS_ANNOUNCED_RING];
+	size_t n;
 	if (shard_index_place(orders->server->index, file, &at) < 0 || at.sample == SHARD_NONE ||
 	        shard_view_instead(orders->view->order, at.sample, &sample) < 0)
 		return false;
@@ -308,6 +368,9 @@ static bool opened(struct fs_announced_orders *orders, uint32_t file)
 		return true;
 	fs_announced_list_use(best.held->list, best.place, best.fit == FS_ANNOUNCED_SURELY);
 	tell_used(best.held, best.place, false);
+	fs_announced_list_reached(best.held->list, places, &n);
+	for (size_t i = 0; i < n; i++)
+		tell_used(best.held, places[i], true);
 	fs_announced_list_state(best.held->list, &state);
 	bool explains = best.fit == FS_ANNOUNCED_SURELY || state.confirmed;
 	orders->explained += explains;
@@ -372,7 +435,7 @@ static void state_of(struct fs_announced_orders *orders, const struct held *held
 	fs_announced_list_state(held->list, ret_state);
 }
 
-static int begin_list(struct fs_announced_orders *orders, struct held *held)
+static int begin_stream(struct fs_announced_orders *orders, struct held *held)
 {
 	struct fs_announced_state state;
 	struct shard_view_given given;
@@ -394,13 +457,30 @@ static int begin_list(struct fs_announced_orders *orders, struct held *held)
 	return 0;
 }
 
+static void begin_list(struct fs_announced_orders *orders, struct held *held)
+{
+	int rc = begin_stream(orders, held);
+	if (rc < 0)
+		log_warning("the announced list '%s' is not read ahead: %s", fs_announced_list_name(held->list),
+		        base_err_str(rc));
+	held->failed = rc < 0;
+}
+
+/* Makes the chunks that are due; else the next call of fs_announced_orders_sync tries again. */
+static void build(struct fs_announced_orders *orders, struct held *held)
+{
+	lock_for_scope(&orders->lock);
+	fs_announced_list_build(held->list);
+}
+
 /* What is to be done with a list. */
-enum task { TASK_NONE, TASK_END, TASK_DROP, TASK_BEGIN, TASK_REFRESH };
+enum task { TASK_NONE, TASK_END, TASK_DROP, TASK_BEGIN, TASK_REFRESH, TASK_SPLIT };
 
 /* Under the lock. */
 static enum task task_of(struct fs_announced_orders *orders, struct held *held)
 {
 	struct fs_announced_state state;
+	unsigned lists, parts;
 	if (!held->list || !held->shown)
 		return TASK_NONE;
 	if (held->ending)
@@ -414,7 +494,10 @@ static enum task task_of(struct fs_announced_orders *orders, struct held *held)
 		orders->ended = false;
 		return TASK_DROP;
 	}
-	if (state.cursor == state.end && !held->writing &&
+	if (state.apart && held->stream && !held->writing && free_place(orders, &lists, &parts))
+		return TASK_SPLIT;
+	/* Of several parts, the one that grows ends last. */
+	if (state.cursor == state.end && !held->writing && (held->closed || !has_parts(orders, held)) &&
 	        base_now_ns() - held->shown_ns > REST_MS * UINT64_C(1000000)) {
 		held->ending = true;
 		orders->ended = state.end > 0;
@@ -426,15 +509,45 @@ static enum task task_of(struct fs_announced_orders *orders, struct held *held)
 	return !held->stream ? TASK_BEGIN : rc > 0 ? TASK_REFRESH : TASK_NONE;
 }
 
+/* Splits a list, and takes the part behind it into the table. Returns NULL if there is no memory for it. */
+static struct held *split(struct fs_announced_orders *orders, struct held *held)
+{
+	unsigned lists, parts;
+	lock_for_scope(&orders->lock);
+	struct held *rest = free_place(orders, &lists, &parts);
+	struct fs_announced_list *list;
+	if (!rest || fs_announced_list_split(held->list, &list) < 0)
+		return NULL;
+	*rest = *held;
+	rest->list = list;
+	held->closed = true;
+	/* Between the two a successor finds some entries twice, and misses none. */
+	fs_announced_list_save(rest->list, (uint32_t)(rest - orders->table));
+	fs_announced_list_save(held->list, (uint32_t)(held - orders->table));
+	return rest;
+}
+
 static void count_dropped(struct fs_announced_orders *orders)
 {
 	lock_for_scope(&orders->lock);
 	orders->dropped++;
 }
 
+/* Gives each of a list's two readers a stream. */
+static void do_split(struct fs_announced_orders *orders, struct held *held)
+{
+	end_stream(orders, held);
+	struct held *rest = split(orders, held);
+	build(orders, held);
+	begin_list(orders, held);
+	if (!rest)
+		return;
+	build(orders, rest);
+	begin_list(orders, rest);
+}
+
 static void do_task(struct fs_announced_orders *orders, struct held *held, enum task task)
 {
-	int rc = 0;
 	switch (task) {
 	case TASK_NONE:
 		return;
@@ -448,14 +561,13 @@ static void do_task(struct fs_announced_orders *orders, struct held *held, enum 
 		end_list(orders, held);
 		return;
 	case TASK_BEGIN:
-		rc = begin_list(orders, held);
-		if (rc < 0)
-			log_warning("the announced list '%s' is not read ahead: %s", fs_announced_list_name(held->list),
-			        base_err_str(rc));
-		held->failed = rc < 0;
+		begin_list(orders, held);
 		return;
 	case TASK_REFRESH:
 		fs_sink_refresh(held->stream);
+		return;
+	case TASK_SPLIT:
+		do_split(orders, held);
 		return;
 	}
 }
@@ -515,6 +627,24 @@ static int restore_list(struct fs_announced_orders *orders, struct held *held,
 	return rc;
 }
 
+/* All parts of a list but the last one are closed. */
+static void close_parts(struct fs_announced_orders *orders)
+{
+	lock_for_scope(&orders->lock);
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		for (unsigned k = 0; k < LISTS_MAX; k++) {
+			struct held *held = &orders->table[i], *other = &orders->table[k];
+			if (!held->list || !other->list ||
+			        fs_announced_list_id(held->list) != fs_announced_list_id(other->list))
+				continue;
+			struct fs_announced_state state, others;
+			fs_announced_list_state(held->list, &state);
+			fs_announced_list_state(other->list, &others);
+			held->closed |= others.end > state.end;
+		}
+	}
+}
+
 void fs_announced_orders_restore(struct fs_announced_orders *orders)
 {
 	struct fs_handover_announced *records = fs_order_memory_records(orders->memory);
@@ -534,6 +664,7 @@ void fs_announced_orders_restore(struct fs_announced_orders *orders)
 			log_warning("the announced list of a server that ended is lost: announce it again");
 	}
 	fs_order_memory_sweep(orders->memory);
+	close_parts(orders);
 }
 
 /* ---- statistics ---- */
@@ -559,7 +690,7 @@ void fs_announced_orders_stats(struct fs_announced_orders *orders, json_t *objec
 		for (unsigned i = 0; i < LISTS_MAX; i++) {
 			const struct held *held = &orders->table[i];
 			struct fs_announced_state state;
-			if (!held->list || !held->shown || held->ending)
+			if (!counts(held))
 				continue;
 			fs_announced_list_state(held->list, &state);
 			json_array_append_new(
@@ -575,20 +706,23 @@ void fs_announced_orders_stats(struct fs_announced_orders *orders, json_t *objec
 void fs_announced_orders_describe(struct fs_announced_orders *orders, char *buf, size_t size)
 {
 	unsigned lists = 0;
-	uint64_t place = 0, end = 0;
+	uint64_t left = 0, end = 0;
 	const char *name = "";
 	lock_for_scope(&orders->lock);
 	for (unsigned i = 0; i < LISTS_MAX; i++) {
 		const struct held *held = &orders->table[i];
 		struct fs_announced_state state;
-		if (!held->list || !held->shown || held->ending)
+		if (!counts(held))
 			continue;
 		fs_announced_list_state(held->list, &state);
+		left += state.end - state.high;
+		if (held->closed)
+			continue;
 		lists++;
-		place += state.high;
 		end += state.end;
 		name = fs_announced_list_name(held->list);
 	}
+	uint64_t place = end > left ? end - left : 0;
 	if (lists == 1)
 		snprintf(buf, size, "list '%s', %" PRIu64 " of %" PRIu64 " entries read", name, place, end);
 	else

@@ -109,10 +109,9 @@ int fs_order_memory_claim(struct fs_order_memory *memory, uint32_t id, uint32_t 
 {
 	lock_for_scope(&memory->lock);
 	for (uint32_t block = 0; block < memory->n_blocks; block++) {
-		if (memory->refs[block] > 0 || memory->announced->owners[block] != owner(id, number))
+		if (memory->announced->owners[block] != owner(id, number))
 			continue;
-		memory->refs[block] = 1;
-		memory->n_used++;
+		memory->n_used += memory->refs[block]++ == 0;
 		*ret_block = block;
 		return 0;
 	}

@@ -2,8 +2,8 @@
 /* The memory of announced orders: order blocks (FS_ORDER_BLOCK entries, each a sample id) in the handover memory, with
  * reference counts. They are called blocks here.
  *
- * A block belongs to a list (fs/announced_list.h). The list holds one reference, and what the engine reads of it holds
- * others. When the last one is given back, the kernel gets the memory back.
+ * A block belongs to a list (fs/announced_list.h). Each part of the list holds one reference, and what the engine reads
+ * of it holds others. When the last one is given back, the kernel gets the memory back.
  *
  * Threads: any. `lock` is a leaf. The entries of a block have one writer, before anybody else knows of them. */
 #ifndef DDPFS_FS_ORDER_MEMORY_H
@@ -34,8 +34,8 @@ void fs_order_memory_book(struct fs_order_memory *memory, int64_t bytes);
 /* Takes a free block for list @id, as its block @number, with one reference. Returns 0; -ENOSPC: none is free, or the
  * limit is reached. */
 int fs_order_memory_take(struct fs_order_memory *memory, uint32_t id, uint32_t number, uint32_t *ret_block);
-/* Finds a block that a predecessor left for list @id, as its block @number, and takes a reference. It counts even
- * above the limit. Returns 0; -ENOENT. */
+/* Finds a block that a predecessor left for list @id, as its block @number, and takes a reference. Parts of a list may
+ * claim the same block. It counts even above the limit. Returns 0; -ENOENT. */
 int fs_order_memory_claim(struct fs_order_memory *memory, uint32_t id, uint32_t number, uint32_t *ret_block);
 /* Frees the blocks that a predecessor left and nobody has claimed. */
 void fs_order_memory_sweep(struct fs_order_memory *memory);

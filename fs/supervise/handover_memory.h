@@ -115,7 +115,7 @@ struct fs_handover_orders {
 /* Orders that trainers have announced (fs/announced_orders.h): lists of samples, in blocks. A block that nobody owns
  * has no memory. */
 enum {
-	FS_HANDOVER_LISTS_MAX = 128,
+	FS_HANDOVER_LISTS_MAX = 160,
 	FS_HANDOVER_LIST_NAME = 64,          /* bytes of a list's name, with its NUL */
 	FS_HANDOVER_BLOCK_ENTRIES = 1 << 16, /* entries of a block: samples, 4 bytes each */
 	FS_HANDOVER_BLOCKS_MAX = 1 << 14,    /* 4 GiB */
@@ -124,7 +124,8 @@ struct fs_handover_list {
 	uint64_t age;   /* as in a record */
 	uint64_t id;    /* owner of its blocks, below 2^32; 0: no list */
 	uint64_t first; /* the blocks with entries before it were given back; a multiple of a block */
-	uint64_t end;   /* entries that were ever announced */
+	uint64_t begin; /* of this part of the list (fs/announced_list.h) */
+	uint64_t end;   /* entries that were ever announced; of a part: where the next one begins */
 	uint64_t place; /* the reader has had all entries before it */
 	uint64_t chunk; /* entries of a chunk (fs/announced_list.h) */
 	char name[FS_HANDOVER_LIST_NAME];

@@ -14,7 +14,7 @@
 
 #include "fs/announced_list.h"
 
-enum { SAMPLES = 200000, BLOCK = FS_ORDER_BLOCK };
+enum { SAMPLES = 200000, BLOCK = FS_ORDER_BLOCK, APART = 1000 };
 
 static int fd = -1;
 static struct fs_handover_head *head;
@@ -93,10 +93,11 @@ static enum fs_announced_fit open_one(struct fs_announced_list *list, uint32_t s
 	uint64_t place, places[FS_ANNOUNCED_RING];
 	size_t n;
 	enum fs_announced_fit fit = fs_announced_list_fit(list, sample, &place);
-	if (fit == FS_ANNOUNCED_LOOSE || fit == FS_ANNOUNCED_SURELY)
+	if (fit == FS_ANNOUNCED_LOOSE || fit == FS_ANNOUNCED_SURELY) {
 		fs_announced_list_use(list, place, fit == FS_ANNOUNCED_SURELY);
-	else if (fit == FS_ANNOUNCED_ELSEWHERE)
-		fs_announced_list_missed(list, sample, places, &n);
+		fs_announced_list_reached(list, places, &n);
+	} else if (fit == FS_ANNOUNCED_ELSEWHERE)
+		fs_announced_list_missed(list, sample, APART, places, &n);
 	return fit;
 }
 
@@ -266,6 +267,166 @@ static void opens_in_a_row_elsewhere_move_the_reader(void **unused)
 	fs_announced_list_free(list);
 }
 
+/* Somebody who looks at single files moves nobody. */
+static void single_opens_far_ahead_move_nothing(void **unused)
+{
+	enum { N = 8000 };
+	struct fs_announced_list *list = make(1);
+	uint32_t *samples = shuffled(N);
+	(void)unused;
+	append(list, samples, N);
+	fs_announced_list_build(list);
+	for (uint64_t i = 0; i < N / 2; i++) {
+		assert_true(open_one(list, samples[i]) >= FS_ANNOUNCED_LOOSE);
+		if (i % 100 == 0)
+			open_one(list, samples[i + 600 + draw(3000)]);
+		assert_in_range(state_of(list).high, i + 1, i + 1 + FS_ANNOUNCED_NEAR);
+	}
+	assert_int_equal(state_of(list).moves, 0);
+	assert_false(state_of(list).apart || state_of(list).wrong);
+	free(samples);
+	fs_announced_list_free(list);
+}
+
+/* Workers with large batches begin in any order: one stream reads for all of them. */
+static void a_worker_that_begins_its_batch_is_followed(void **unused)
+{
+	enum { N = 16384, BATCH = 256, WORKERS = 4 };
+	struct fs_announced_list *list = make(1);
+	uint32_t *samples = shuffled(N), fits[4] = { 0 };
+	uint64_t at[WORKERS];
+	(void)unused;
+	append(list, samples, N);
+	fs_announced_list_build(list);
+	for (unsigned w = 0; w < WORKERS; w++)
+		at[w] = (uint64_t)w * BATCH;
+	for (uint64_t n = 0; n < N / 2; n++) {
+		unsigned w = WORKERS - 1 - n % WORKERS; /* the last batch begins first */
+		fits[open_one(list, samples[at[w]])]++;
+		at[w] += (at[w] + 1) % BATCH ? 1 : (uint64_t)BATCH * (WORKERS - 1) + 1;
+	}
+	assert_in_range(fits[FS_ANNOUNCED_ELSEWHERE], 1, N / 2 / BATCH + 1);
+	assert_true(state_of(list).cursor >= N / 2 - WORKERS);
+	assert_int_equal(state_of(list).moves, 0);
+	assert_false(state_of(list).apart || state_of(list).wrong);
+	free(samples);
+	fs_announced_list_free(list);
+}
+
+/* The parts of a list; opens go where they fit, as fs/announced_orders.c sees to it. */
+enum { PARTS = 8 };
+struct parts {
+	struct fs_announced_list *lists[PARTS];
+	unsigned n, elsewhere;
+};
+
+static void open_in_parts(struct parts *parts, uint32_t sample)
+{
+	enum fs_announced_fit best = FS_ANNOUNCED_ELSEWHERE, fit;
+	struct fs_announced_list *in = NULL;
+	uint64_t place = 0, at, places[FS_ANNOUNCED_RING];
+	size_t n;
+	for (unsigned i = 0; i < parts->n; i++) {
+		fit = fs_announced_list_fit(parts->lists[i], sample, &at);
+		if (fit > best) {
+			best = fit;
+			place = at;
+			in = parts->lists[i];
+		}
+	}
+	if (best >= FS_ANNOUNCED_LOOSE) {
+		fs_announced_list_use(in, place, best == FS_ANNOUNCED_SURELY);
+		fs_announced_list_reached(in, places, &n);
+	}
+	parts->elsewhere += best == FS_ANNOUNCED_ELSEWHERE;
+	for (unsigned i = 0; i < parts->n && best == FS_ANNOUNCED_ELSEWHERE; i++)
+		fs_announced_list_missed(parts->lists[i], sample, parts->n < PARTS ? APART : UINT64_MAX, places, &n);
+	for (unsigned i = 0; i < parts->n; i++) {
+		if (!state_of(parts->lists[i]).apart)
+			continue;
+		assert_true(parts->n < PARTS);
+		assert_int_equal(fs_announced_list_split(parts->lists[i], &parts->lists[parts->n]), 0);
+		fs_announced_list_build(parts->lists[i]);
+		fs_announced_list_build(parts->lists[parts->n++]);
+	}
+}
+
+/* Each worker reads a contiguous part: the list is split, and each part is read in order to its end. */
+static void readers_of_contiguous_parts_split_the_list(void **unused)
+{
+	static const uint32_t sizes[] = { 8000, 16000, 180000 };
+	(void)unused;
+	for (unsigned round = 0; round < 12; round++) {
+		uint32_t n = sizes[round % 3], readers = 2 + round % 4 * 2;
+		uint64_t at[PARTS], end[PARTS], left = n;
+		struct parts parts = { .n = 1 };
+		uint32_t *samples = shuffled(n);
+		parts.lists[0] = make(1 + round % 2);
+		append(parts.lists[0], samples, n);
+		fs_announced_list_build(parts.lists[0]);
+		for (unsigned r = 0; r < readers; r++) {
+			at[r] = (uint64_t)n * r / readers;
+			end[r] = (uint64_t)n * (r + 1) / readers;
+		}
+		while (left > 0) {
+			unsigned r = draw(readers);
+			if (at[r] == end[r])
+				continue;
+			open_in_parts(&parts, samples[at[r]++]);
+			if (left-- % 500 == 0) {
+				for (unsigned i = 0; i < parts.n; i++)
+					fs_announced_list_build(parts.lists[i]);
+			}
+		}
+		uint64_t used = 0, covered = 0;
+		for (unsigned i = 0; i < parts.n; i++) {
+			struct fs_announced_state s = state_of(parts.lists[i]);
+			assert_int_equal(s.moves, 0);
+			assert_false(s.wrong);
+			assert_int_equal(s.cursor, s.end);
+			used += s.used;
+			covered = s.end > covered ? s.end : covered;
+			fs_announced_list_free(parts.lists[i]);
+		}
+		assert_int_equal(covered, n);
+		assert_true(n / readers <= APART ? parts.n > 1 : parts.n == readers);
+		assert_in_range(parts.elsewhere, 1, 40 * readers);
+		assert_in_range(used, n - parts.elsewhere, n);
+		free(samples);
+	}
+}
+
+/* A second reader that began behind the first one. */
+static void a_reader_that_begins_at_the_beginning_splits_the_list(void **unused)
+{
+	enum { N = 150000, AT = 90000 };
+	struct parts parts = { .n = 1 };
+	uint32_t *samples = shuffled(N);
+	(void)unused;
+	parts.lists[0] = make(1);
+	append(parts.lists[0], samples, N);
+	fs_announced_list_build(parts.lists[0]);
+	for (uint64_t i = 0; i < AT; i++) {
+		open_in_parts(&parts, samples[i]);
+		if (i % 1000 == 0)
+			fs_announced_list_build(parts.lists[0]);
+	}
+	/* What its chunks hold still: those before were given back. */
+	for (uint64_t i = 0; i < 10000; i++) {
+		open_in_parts(&parts, samples[AT + i]);
+		open_in_parts(&parts, samples[AT - 20000 + i]);
+	}
+	assert_int_equal(parts.n, 2);
+	assert_true(parts.elsewhere <= 40);
+	assert_int_equal(state_of(parts.lists[0]).high, AT - 10000);
+	assert_in_range(state_of(parts.lists[0]).end, AT, AT + 40);
+	assert_int_equal(state_of(parts.lists[1]).high, AT + 10000);
+	assert_int_equal(state_of(parts.lists[1]).end, N);
+	for (unsigned i = 0; i < parts.n; i++)
+		fs_announced_list_free(parts.lists[i]);
+	free(samples);
+}
+
 /* Another order over the same files, from other tests' seeds: the list is wrong, and is never moved about. */
 static void a_list_that_opens_do_not_follow_is_wrong(void **unused)
 {
@@ -391,6 +552,49 @@ static void a_successor_goes_on(void **unused)
 	free(samples);
 }
 
+/* A successor finds each part, and the block that two of them share. */
+static void a_successor_goes_on_with_parts(void **unused)
+{
+	enum { N = 20000 };
+	struct parts parts = { .n = 1 };
+	struct fs_announced_list_options options = { .name = "train", .id = 7, .n_samples = SAMPLES };
+	uint32_t *samples = shuffled(N);
+	(void)unused;
+	parts.lists[0] = make(1);
+	append(parts.lists[0], samples, N);
+	fs_announced_list_build(parts.lists[0]);
+	for (uint64_t i = 0; i < 1000; i++) {
+		open_in_parts(&parts, samples[i]);
+		open_in_parts(&parts, samples[N / 2 + i]);
+	}
+	assert_int_equal(parts.n, 2);
+	for (unsigned i = 0; i < 2; i++) {
+		fs_announced_list_save(parts.lists[i], i);
+		fs_announced_list_leave(parts.lists[i]);
+	}
+	fs_order_memory_free(memory);
+	assert_int_equal(fs_order_memory_new(handover, &memory), 0);
+	options.memory = memory;
+	for (unsigned i = 0; i < 2; i++) {
+		struct fs_handover_list record;
+		assert_true(fs_handover_load_list(fs_handover_announced(handover), i, &record));
+		assert_int_equal(fs_announced_list_restore(&options, &record, &parts.lists[i]), 0);
+		fs_announced_list_build(parts.lists[i]);
+	}
+	fs_order_memory_sweep(memory);
+	parts.elsewhere = 0;
+	for (uint64_t i = 1000; i < N / 2; i++) {
+		open_in_parts(&parts, samples[i]);
+		open_in_parts(&parts, samples[N / 2 + i]);
+	}
+	assert_int_equal(parts.elsewhere, 0);
+	assert_int_equal(state_of(parts.lists[0]).cursor, N / 2);
+	assert_int_equal(state_of(parts.lists[1]).cursor, N);
+	for (unsigned i = 0; i < 2; i++)
+		fs_announced_list_free(parts.lists[i]);
+	free(samples);
+}
+
 static void an_entry_that_is_no_sample_is_not_taken_over(void **unused)
 {
 	struct fs_announced_list *list = make(1), *next;
@@ -416,10 +620,16 @@ int main(void)
 		cmocka_unit_test_setup_teardown(workers_side_by_side_follow_a_draw_with_replacement, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_file_that_is_opened_twice_counts_once, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(opens_in_a_row_elsewhere_move_the_reader, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(single_opens_far_ahead_move_nothing, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_worker_that_begins_its_batch_is_followed, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(readers_of_contiguous_parts_split_the_list, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+		        a_reader_that_begins_at_the_beginning_splits_the_list, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_list_that_opens_do_not_follow_is_wrong, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_confirmed_list_outlasts_a_pause, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_confirmed_list_ends_when_its_files_come_otherwise, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_successor_goes_on, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_successor_goes_on_with_parts, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(an_entry_that_is_no_sample_is_not_taken_over, set_up, tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
