@@ -316,8 +316,8 @@ static void tell_used(struct held *held, uint64_t place, bool past)
 	fs_sink_used(held->stream, epoch, turn, past);
 }
 
-/* Returns how many entries readers may leave unused between them: half of what their streams may hold. UINT64_MAX: no
- * list can be split. Under the lock. */
+/* Returns how many entries readers may leave unused between them: a quarter of what their streams may hold.
+ * UINT64_MAX: no list can be split. Under the lock. */
 static uint64_t apart(struct fs_announced_orders *orders)
 {
 	unsigned lists, parts;
@@ -325,7 +325,7 @@ static uint64_t apart(struct fs_announced_orders *orders)
 	if (!empty || parts >= PARTS_MAX || lists == 0)
 		return UINT64_MAX;
 	const struct shard_info *info = orders->server->info;
-	uint64_t bytes = fs_budget_bytes(orders->server->budget) / 8 * 3 / lists;
+	uint64_t bytes = fs_budget_bytes(orders->server->budget) / 16 * 3 / lists;
 	uint64_t entries = bytes / (info->content_bytes / info->n_samples + 1);
 	entries = entries < FS_ANNOUNCED_AHEAD ? entries : FS_ANNOUNCED_AHEAD;
 	return entries > FS_ANNOUNCED_NEAR ? entries : FS_ANNOUNCED_NEAR;

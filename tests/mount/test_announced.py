@@ -302,6 +302,52 @@ def test_lists_side_by_side_one_a_rank(mounted, packed):
         assert one["place"] > 1100 and one["opens"] > 1100
 
 
+def read_parts(m, order, readers, begin=0, end=None):
+    """As read_in_steps, but each reader has a contiguous part of the order, and reads turns [begin, end) of it."""
+    parts = [order[len(order) * k // readers:len(order) * (k + 1) // readers] for k in range(readers)]
+    before = settled(m)
+    for at in range(begin, end or max(map(len, parts)), 32):
+        threads = [threading.Thread(target=lambda p=part[at:at + 32]: [read(m, path) for path in p]) for part in parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        settled(m)
+    return before, settled(m)
+
+
+@pytest.mark.parametrize("readers", [2, 3])
+def test_a_list_with_a_reader_for_each_contiguous_part(packed, mount, readers):
+    """One window cannot serve them: each gets its own, after the first opens that show where it is."""
+    mounted = mount(packed[0], "layout=tree,view=all,memory=16M")
+    order = random.Random(12).sample(packed[1], len(packed[1]))
+    follow(mounted, order)
+    before, middle = read_parts(mounted, order, readers, end=320)
+    assert middle["order_note"].endswith(f": list 'default', {320 * readers} of {len(order)} entries read")
+    assert max(part["entries"] for part in middle["announced"]) == len(order) and len(middle["announced"]) == readers
+    _, after = read_parts(mounted, order, readers, begin=320)
+    assert misses(before, after) <= 32 * (readers - 1)
+    assert after["announced_opens"] - before["announced_opens"] > len(order) - 32 * readers
+    assert after["wasted_bytes"] < 4 << 20 and after["orders_dropped"] == 0  # what a stream had read when the list was split
+
+
+def test_a_successor_goes_on_with_each_part_of_a_list(packed, mount):
+    mounted = mount(packed[0], "layout=tree,view=all,memory=16M")
+    order = random.Random(12).sample(packed[1], len(packed[1]))
+    follow(mounted, order)
+    read_parts(mounted, order, 2, end=320)
+    first = mounted.server_pid()
+    os.kill(first, signal.SIGKILL)
+    assert mounted.server_pid() != first
+    wait_until(lambda: len(stats(mounted)["announced"]) == 2 and settled(mounted)["following"], "both parts")
+    before, after = read_parts(mounted, order, 2, begin=320, end=640)
+    assert misses(before, after) <= 16 and after["orders_dropped"] == 0
+    follow(mounted, order[:100], append=True)
+    assert stats(mounted)["order_note"].endswith(f": list 'default', 1280 of {len(order) + 100} entries read")
+    follow(mounted, order[:100])  # takes the place of all parts
+    assert [one["entries"] for one in settled(mounted)["announced"]] == [100]
+
+
 def test_an_order_grows_while_it_is_read(mounted, packed):
     order = own_generator(packed[1])
     step, ahead = 64, 512
