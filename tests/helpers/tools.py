@@ -66,6 +66,19 @@ def run(argv, check=True, text=True, env=None, timeout=600, **kwargs):
     return done
 
 
+def waits_for_store(*argv, **kwargs):
+    """What a program has printed when it says that it waits for its store, for which it would try again for ten seconds."""
+    with subprocess.Popen([str(a) for a in argv], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          text=True, preexec_fn=die_with_parent, **kwargs) as process:
+        said = ""
+        for line in process.stderr:
+            said += line
+            if "waiting for the store: " in line:
+                process.terminate()
+                return said
+        raise AssertionError(f"{' '.join(map(str, argv))}\ndid not wait for a store:\n{said}")
+
+
 def mkshard(*args, **kwargs):
     return run([tool("mkshard"), *args], **kwargs)
 
