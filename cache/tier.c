@@ -48,6 +48,8 @@ enum {
 	POLL_MOST_NS = 1000000,
 	PATIENCE_NS = 1000000000, /* how long a change waits for the lock */
 	HITS_TOLD = 4096,         /* hits of a process that are added to the dataset's at once */
+	WORK_SECONDS = 64,        /* a process that works holds the byte of the present second: modulo this */
+	WORK_LATE = 6,            /* a process that is so many seconds behind does not work: it was stopped */
 };
 static_assert(HITS_AT + CACHE_TIER_DATASETS_MAX * sizeof(uint64_t) <= DATASETS_AT, "they fit");
 #define OPEN_NS UINT64_C(10000000000)      /* how long an open waits for others that open the tier */
@@ -58,6 +60,7 @@ static_assert(HITS_AT + CACHE_TIER_DATASETS_MAX * sizeof(uint64_t) <= DATASETS_A
 #define LOCK_CHANGE ((off_t)1 << 60)                /* exclusive: changes of entries and records */
 #define LOCK_USER (LOCK_CHANGE + 1)                 /* shared: the tier is open */
 #define LOCK_DATASET (LOCK_CHANGE + 16)             /* shared, + number: the dataset is open */
+#define LOCK_WORK (LOCK_CHANGE + (1 << 20))         /* shared, + number of the dataset * WORK_SECONDS + second */
 #define LOCK_CLAIM ((off_t)1 << 61)                 /* exclusive, + lane of a shard, + offset in it */
 #define LOCK_RANKS (LOCK_CHANGE + ((off_t)1 << 40)) /* shared, + lane of an order, + rank: it has joined */
 #define RANK_LANES (UINT64_C(1) << 16)
@@ -126,6 +129,8 @@ struct cache_tier {
 	 * are used until full_next, when the host was at full_now.  Puts change them, under mutex. */
 	_Atomic uint64_t full_ns, full_next_ns;
 	_Atomic uint32_t full_len, full_next, full_now;
+
+	uint32_t working; /* the byte of LOCK_WORK that this process holds, + 1; 0: none; of one thread at a time */
 
 	_Atomic uint64_t hits_told; /* those of `hits` that are added to the number in the file */
 	_Atomic uint64_t hits, hit_bytes, misses, bad, stored, stored_bytes, moved, moved_bytes, refused, no_entry;
@@ -1274,6 +1279,56 @@ int cache_tier_claim(struct cache_tier *tier, uint32_t shard, uint64_t offset, u
 void cache_tier_unclaim(struct cache_tier *tier, uint32_t shard, uint64_t offset, uint64_t len)
 {
 	lock_bytes(tier->fd, F_UNLCK, claim_at(tier, shard, offset), (off_t)len, false);
+}
+
+static off_t work_at(const struct cache_tier *tier, uint32_t second)
+{
+	return LOCK_WORK + (off_t)tier->number * WORK_SECONDS + second % WORK_SECONDS;
+}
+
+/* Holds the byte of a second, and no longer that of an earlier one. */
+static void hold_second(struct cache_tier *tier, uint32_t working)
+{
+	uint32_t before = tier->working;
+	if (working == before)
+		return;
+	if (working && lock_byte(tier->fd, F_RDLCK, work_at(tier, working - 1), false) < 0)
+		working = 0;
+	if (before)
+		lock_byte(tier->fd, F_UNLCK, work_at(tier, before - 1), false);
+	tier->working = working;
+}
+
+static uint32_t second_now(void)
+{
+	return (uint32_t)(base_now_ns() / 1000000000 % WORK_SECONDS);
+}
+
+void cache_tier_work(struct cache_tier *tier)
+{
+	hold_second(tier, second_now() + 1);
+}
+
+void cache_tier_rest(struct cache_tier *tier)
+{
+	hold_second(tier, 0);
+}
+
+/* Tells whether another process holds one of `n` seconds from `first` on, at most WORK_SECONDS. */
+static bool seconds_held(struct cache_tier *tier, uint32_t first, uint32_t n)
+{
+	uint32_t until_end = WORK_SECONDS - first % WORK_SECONDS, now = n < until_end ? n : until_end;
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = work_at(tier, first), .l_len = now };
+	if (fcntl(tier->fd, F_OFD_GETLK, &lock) < 0 || lock.l_type != F_UNLCK)
+		return true;
+	return n > now && seconds_held(tier, 0, n - now);
+}
+
+bool cache_tier_others_work(struct cache_tier *tier)
+{
+	/* Another process may be in the next second already. */
+	uint32_t first_late = second_now() + 2, n_late = WORK_SECONDS - WORK_LATE - 2;
+	return !seconds_held(tier, first_late, n_late) && seconds_held(tier, 0, WORK_SECONDS);
 }
 
 void cache_tier_stats_get(struct cache_tier *tier, struct cache_tier_stats *ret_stats)

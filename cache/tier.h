@@ -160,6 +160,15 @@ int cache_tier_claim(struct cache_tier *tier, uint32_t shard, uint64_t offset, u
 /* Ends the claims of these bytes; call it after cache_tier_put_all, or after the fetch has failed. */
 void cache_tier_unclaim(struct cache_tier *tier, uint32_t shard, uint64_t offset, uint64_t len);
 
+/* Says that this process lives and works for its claims.  Call it once a second as long as it has some, one thread at a
+ * time.  A process that was stopped does not. */
+void cache_tier_work(struct cache_tier *tier);
+/* Says that this process has no claims.  The same thread, or after it. */
+void cache_tier_rest(struct cache_tier *tier);
+/* Tells whether other processes work for their claims of this dataset: some have called cache_tier_work in the last
+ * seconds, and none has ceased to without cache_tier_rest.  The kernel does not tell whose a claim is. */
+bool cache_tier_others_work(struct cache_tier *tier);
+
 /* Returns the errno that switched the tier off, as a positive number, or 0. */
 int cache_tier_off(struct cache_tier *tier);
 

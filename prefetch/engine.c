@@ -415,6 +415,8 @@ static int engine_start_io(struct prefetch *p, int rc, uint32_t limit)
 	p->io = p->origin;
 	if (p->options.tier)
 		rc = prefetch_io_tier(p->options.index, p->options.tier, p->options.tier_uses, p->origin, &p->io);
+	if (rc == 0 && p->options.tier)
+		prefetch_io_tier_wait_for(p->io, p->options.timeout_ns);
 	if (rc == 0)
 		rc = prefetch_shards_new(p->source, p->io, limit, &p->files);
 	if (rc < 0) {

@@ -39,7 +39,8 @@ struct prefetch_op {
 	uint32_t tier_bytes; /* result: bytes of it that did not come from the source */
 	/* In: bytes between the blocks.  Result of a tier: bytes between them that came, and are not in the tier. */
 	uint32_t unused_bytes;
-	bool urgent; /* a reader waits for it */
+	bool urgent;        /* a reader waits for it */
+	uint64_t waited_ns; /* for a store: remote_read.waited_ns */
 
 	int res;                  /* the result: bytes read, 0 at the end of the file, or -errno */
 	struct prefetch_op *next; /* in the list that prefetch_io_wait returns */
@@ -92,6 +93,9 @@ void prefetch_io_http_stats(struct prefetch_io_backend *io, struct remote_stats 
  * Returns 0, -ENOMEM or -EAGAIN (no thread can be started). */
 int prefetch_io_tier(const struct shard_index *index, struct cache_tier *tier, struct cache_tier_uses *uses,
         struct prefetch_io_backend *origin, struct prefetch_io_backend **ret_io);
+/* Says how long a block is waited for that another process has claimed and works for; 0, or not called:
+ * REMOTE_TIMEOUT_DEFAULT_S.  Call it before the first read. */
+void prefetch_io_tier_wait_for(struct prefetch_io_backend *io, uint64_t timeout_ns);
 /* Reads what that backend counts.  Any thread; it waits for no disk. */
 void prefetch_io_tier_stats(struct prefetch_io_backend *io, struct prefetch_tier_stats *ret_stats);
 

@@ -31,9 +31,11 @@ static void http_submit(struct prefetch_io_backend *io, struct prefetch_op *op)
 	struct http_read *read = http->unused; /* there are as many as operations in flight */
 	http->unused = read->next;
 	read->op = op;
-	read->read = (struct remote_read){
-		.object = op->object->remote, .offset = op->offset, .len = op->len, .data = op->data
-	};
+	read->read = (struct remote_read){ .object = op->object->remote,
+		.offset = op->offset,
+		.len = op->len,
+		.data = op->data,
+		.waited_ns = op->waited_ns };
 	remote_client_submit(http->client, &read->read);
 }
 

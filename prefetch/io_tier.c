@@ -35,18 +35,19 @@
 #include "shard/block_sum.h"
 
 enum {
-	THREADS_MAX = 8,              /* enough for a disk, few enough for any host */
-	AGAIN_FIRST_NS = 2 * 1000000, /* pause before blocks of others are looked up again; it doubles */
-	AGAIN_MOST_NS = 32 * 1000000, /* ... up to this */
-	CLAIM_WAIT_S = 10,            /* after this the block is fetched though another process has claimed it */
-	STORE_LATE_S = 5,             /* blocks that wait longer are not stored if the disk hangs */
-	HANG_S = 1,                   /* ... which means that one write of the thread took so long */
-	CLAIM_GAP = 4096,             /* bytes between two blocks of one claim: a tar header and padding */
-	PARTS_FIRST = 16,             /* blocks of a read, at first */
-	STORE_BYTES = 1 << 20,        /* of small blocks that are stored at once */
-	MARKS = 1 << 20,              /* counters of blocks that this process fetches */
-	MARK_WANTED = 1,              /* what a wanted block adds to a counter */
-	MARK_GAP = 1 << 16,           /* ... and one of a gap */
+	THREADS_MAX = 8,                   /* enough for a disk, few enough for any host */
+	AGAIN_FIRST_NS = 2 * 1000000,      /* pause before blocks of others are looked up again; it doubles */
+	AGAIN_MOST_NS = 32 * 1000000,      /* ... up to this */
+	AGAIN_LONG_NS = 8 * AGAIN_MOST_NS, /* ... and after CLAIM_WAIT_S up to this */
+	CLAIM_WAIT_S = 10, /* after this a block that another process has claimed is fetched, unless that one works */
+	STORE_LATE_S = 5,  /* blocks that wait longer are not stored if the disk hangs */
+	HANG_S = 1,        /* ... which means that one write of the thread took so long */
+	CLAIM_GAP = 4096,  /* bytes between two blocks of one claim: a tar header and padding */
+	PARTS_FIRST = 16,  /* blocks of a read, at first */
+	STORE_BYTES = 1 << 20, /* of small blocks that are stored at once */
+	MARKS = 1 << 20,       /* counters of blocks that this process fetches */
+	MARK_WANTED = 1,       /* what a wanted block adds to a counter */
+	MARK_GAP = 1 << 16,    /* ... and one of a gap */
 };
 #define SECOND_NS UINT64_C(1000000000) /* also the time between two looks at how full the tier is */
 
@@ -85,7 +86,10 @@ struct tier_read {
 	uint32_t fetched_bytes; /* that came from the origin */
 	uint32_t unused_bytes;  /* prefetch_op.unused_bytes */
 	int error;              /* of the origin, or 0 */
+	bool claims;            /* it has claimed blocks, which are not stored yet */
+	bool late, over;        /* look_at_wait() */
 	uint64_t since_ns;      /* when it was parked first, or queued to be stored */
+	uint64_t waited_ns;     /* for blocks of others */
 	uint64_t pause_ns, due_ns;
 };
 
@@ -115,6 +119,7 @@ struct tier_io {
 	struct cache_tier *tier;
 	struct cache_tier_uses *uses; /* NULL: nothing is told */
 	struct prefetch_io_backend *origin;
+	uint64_t timeout_ns; /* how long blocks are waited for that a process which works has claimed */
 	/* Of the engine thread: */
 	struct tier_read *unused;
 	struct fetch *unused_fetches;
@@ -129,6 +134,9 @@ struct tier_io {
 	uint64_t fill_ns; /* when `fill` was read */
 	bool fill_old;    /* blocks were stored or looked up since then */
 	struct cache_tier_fill fill;
+	uint32_t n_claiming; /* reads with claims */
+	uint64_t work_ns;    /* when the tier was told last that this process works; 0: it rests */
+	bool telling;        /* a thread tells it now */
 
 	_Atomic uint64_t waited, skipped, look_up_ns;
 	/* How many reads have claimed a block, by the hash of its key.  Claims exclude other processes only.  Of a
@@ -315,9 +323,9 @@ static int claim(struct tier_io *t, struct tier_read *read, uint32_t first, uint
 }
 
 /* Claims a run of missed blocks, as many as it can.  The others become THEIRS.  They become UNCLAIMED if they
- * were waited for long enough (late), or if a reader waits for them and another read of this process fetches them.
- * Those of gaps become LEFT. */
-static void claim_run(struct tier_io *t, struct tier_read *read, uint32_t first, uint32_t end, bool late)
+ * were waited for long enough (late; over, if another read of this process fetches them), or if a reader waits for them
+ * and another read of this process fetches them.  Those of gaps become LEFT. */
+static void claim_run(struct tier_io *t, struct tier_read *read, uint32_t first, uint32_t end)
 {
 	struct part *part = &read->parts[first];
 	bool again = part->state == MISSED_AGAIN;
@@ -326,15 +334,16 @@ static void claim_run(struct tier_io *t, struct tier_read *read, uint32_t first,
 		return;
 	if (end - first > 1) {
 		uint32_t middle = first + (end - first) / 2;
-		claim_run(t, read, first, middle, late);
-		claim_run(t, read, middle, end, late);
+		claim_run(t, read, first, middle);
+		claim_run(t, read, middle, end);
 	} else if (part->gap) {
 		part->state = LEFT;
 	} else {
 		/* Another read of this process may be slow, and is stored after those before it.  A reader does not
 		 * wait for it. */
 		bool wait = rc == -EAGAIN || (rc == -EBUSY && !read->op->urgent);
-		part->state = wait && !(again && late) ? THEIRS : UNCLAIMED;
+		bool enough = again && (rc == -EBUSY ? read->over : read->late);
+		part->state = wait && !enough ? THEIRS : UNCLAIMED;
 	}
 }
 
@@ -460,11 +469,20 @@ static void leave_gap(struct tier_io *t, struct tier_read *read, uint32_t first,
 	}
 }
 
+/* Notes whether blocks were waited for long enough.  Those of another process that works come: its link is slow, or its
+ * store is away, and so they are for this process. */
+static void look_at_wait(struct tier_io *t, struct tier_read *read, uint64_t now)
+{
+	uint64_t waited_ns = read->pause_ns ? now - read->since_ns : 0;
+	read->over = waited_ns >= t->timeout_ns;
+	read->late = read->over || (waited_ns >= CLAIM_WAIT_S * SECOND_NS && !cache_tier_others_work(t->tier));
+}
+
 static void look_up(struct tier_io *t, struct tier_read *read, struct batch *batch)
 {
 	uint64_t start_ns = base_now_ns();
-	bool late = read->pause_ns && start_ns - read->since_ns >= CLAIM_WAIT_S * SECOND_NS;
 	bool first = !read->gaps;
+	look_at_wait(t, read, start_ns);
 	if (first)
 		add_gaps(t, read);
 	for (uint32_t i = 0; i < read->n_parts; i++) {
@@ -480,7 +498,7 @@ static void look_up(struct tier_io *t, struct tier_read *read, struct batch *bat
 		if (read->parts[i].state != MISSED && read->parts[i].state != MISSED_AGAIN)
 			continue;
 		end = run_end(read, i, false);
-		claim_run(t, read, i, end, late);
+		claim_run(t, read, i, end);
 	}
 	for (uint32_t i = 0, next; first && i < read->n_parts; i = next) {
 		next = next_wanted(read, i + 1);
@@ -544,6 +562,14 @@ static uint32_t n_parts(const struct tier_read *read, bool theirs)
 	return n;
 }
 
+static bool has_claims(const struct tier_read *read)
+{
+	for (uint32_t i = 0; i < read->n_parts; i++)
+		if (read->parts[i].state == OURS)
+			return true;
+	return false;
+}
+
 /* Tells whether one read of the origin may fetch all. */
 static bool is_whole(const struct tier_read *read)
 {
@@ -571,6 +597,25 @@ static void look_at_fill(struct tier_io *t)
 		t->fill = fill;
 }
 
+/* Tells the tier once a second that this process works, as long as it has claims.  Under lock, which it releases
+ * meanwhile. */
+static void tell_work(struct tier_io *t)
+{
+	uint64_t now = base_now_ns();
+	if (t->telling || !(t->work_ns ? now - t->work_ns >= SECOND_NS : t->n_claiming > 0))
+		return;
+	bool works = t->n_claiming > 0;
+	t->work_ns = works ? now : 0;
+	t->telling = true;
+	pthread_mutex_unlock(&t->lock);
+	if (works)
+		cache_tier_work(t->tier);
+	else
+		cache_tier_rest(t->tier);
+	pthread_mutex_lock(&t->lock);
+	t->telling = false;
+}
+
 /* Ends a read.  Under lock. */
 static void finish(struct tier_io *t, struct tier_read *read, int error)
 {
@@ -592,17 +637,22 @@ static void step(struct tier_io *t, struct tier_read *read, struct batch *batch)
 	else if (!cancelled)
 		look_up(t, read, batch);
 	uint32_t fetch = read->store || cancelled ? 0 : n_parts(read, false);
-	bool park = !read->error && n_parts(read, true) > 0;
+	bool park = !read->error && n_parts(read, true) > 0, claims = has_claims(read);
 	read->whole = fetch && is_whole(read);
 	pthread_mutex_lock(&t->lock);
+	t->n_claiming += claims;
+	t->n_claiming -= read->claims;
+	read->claims = claims;
 	if (fetch) {
+		read->waited_ns += read->pause_ns ? base_now_ns() - read->since_ns : 0;
 		list_add(&t->to_fetch, read);
 	} else if (park && !t->cancelled) {
 		uint64_t now = base_now_ns();
 		if (read->store || !read->pause_ns) {
 			read->since_ns = now;
 			read->pause_ns = AGAIN_FIRST_NS;
-		} else if (read->pause_ns < AGAIN_MOST_NS) {
+		} else if (read->pause_ns <
+		           (now - read->since_ns < CLAIM_WAIT_S * SECOND_NS ? AGAIN_MOST_NS : AGAIN_LONG_NS)) {
 			read->pause_ns *= 2;
 		}
 		read->store = false;
@@ -654,6 +704,7 @@ static void *pool_run(void *arg)
 			t->queued--;
 		if (read) {
 			step(t, read, &batch);
+			tell_work(t);
 			look_at_fill(t);
 			continue;
 		}
@@ -666,6 +717,13 @@ static void *pool_run(void *arg)
 		}
 		if (t->fill_old && (!wait_ns || SECOND_NS - old_ns < wait_ns))
 			wait_ns = SECOND_NS - old_ns;
+		uint64_t told_ns = t->work_ns ? base_now_ns() - t->work_ns : 0;
+		if (told_ns >= SECOND_NS && !t->telling) {
+			tell_work(t);
+			continue;
+		}
+		if (t->work_ns && (!wait_ns || SECOND_NS - told_ns < wait_ns))
+			wait_ns = told_ns < SECOND_NS ? SECOND_NS - told_ns : SECOND_NS;
 		struct timespec until = base_until(wait_ns);
 		t->idle++;
 		if (wait_ns)
@@ -757,6 +815,7 @@ static void start_fetch(struct tier_io *t, struct tier_read *read, const struct 
 	fetch->op.data += run->start;
 	fetch->op.offset += run->start;
 	fetch->op.len = run->end - run->start;
+	fetch->op.waited_ns = read->waited_ns;
 	read->fetching++;
 	read->unused_bytes += run->unused_bytes;
 	prefetch_io_submit(t->origin, &fetch->op);
@@ -945,6 +1004,7 @@ int prefetch_io_tier(const struct shard_index *index, struct cache_tier *tier, s
 	t->tier = tier;
 	t->uses = uses;
 	t->origin = origin;
+	t->timeout_ns = REMOTE_TIMEOUT_DEFAULT_S * SECOND_NS;
 	pthread_mutex_init(&t->lock, NULL);
 	base_cond_init(&t->pool_cv);
 	list_init(&t->waiting);
@@ -973,6 +1033,12 @@ int prefetch_io_tier(const struct shard_index *index, struct cache_tier *tier, s
 	}
 	*ret_io = &t->base;
 	return 0;
+}
+
+void prefetch_io_tier_wait_for(struct prefetch_io_backend *io, uint64_t timeout_ns)
+{
+	struct tier_io *t = tier_of(io);
+	t->timeout_ns = timeout_ns ? timeout_ns : t->timeout_ns;
 }
 
 void prefetch_io_tier_stats(struct prefetch_io_backend *io, struct prefetch_tier_stats *ret_stats)

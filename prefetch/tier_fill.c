@@ -253,6 +253,8 @@ static int start(struct fill *f, struct base_err *err)
 	if (rc == 0)
 		rc = prefetch_io_tier(o->index, o->tier, NULL, f->origin, &f->io);
 	if (rc == 0)
+		prefetch_io_tier_wait_for(f->io, o->timeout_ns);
+	if (rc == 0)
 		rc = prefetch_shards_new(f->source, f->io, prefetch_shards_limit(), &f->shards);
 	f->pieces = rc == 0 ? calloc(PIECES, sizeof(*f->pieces)) : NULL;
 	if (rc == 0 && !f->pieces)

@@ -406,6 +406,13 @@ static void begin_transfer(struct transfer *t, struct remote_read *read)
 	t->error_len = 0;
 }
 
+/* Returns how much of the time that a reader has waited elsewhere counts in the timeout. */
+static uint64_t counted_wait(const struct remote_client *c, const struct remote_read *read)
+{
+	const uint64_t least = REMOTE_TIMEOUT_LEAST_S * S, most = c->timeout_ns > least ? c->timeout_ns - least : 0;
+	return read->waited_ns < most ? read->waited_ns : most;
+}
+
 /* Begins a transfer for the rest of a read.  Returns 0, or -ENOMEM. */
 static int start_transfer(struct remote_client *c, struct remote_read *read)
 {
@@ -430,7 +437,7 @@ static int start_transfer(struct remote_client *c, struct remote_read *read)
 	TAILQ_REMOVE(&c->idle, t, link);
 	TAILQ_INSERT_TAIL(&c->running, t, link);
 	if (!read->begun_ns) /* its time runs from here: it may have waited for the transfers of others */
-		read->progress_ns = t->started_ns;
+		read->progress_ns = t->started_ns - counted_wait(c, read);
 	read->transfers++;
 	read->begun_ns = t->started_ns;
 	read->live_ns = live_until(c, t->started_ns);

@@ -37,6 +37,7 @@ enum {
 	REMOTE_TRANSFERS_MAX = 512,     /* at the same time */
 	REMOTE_READ_MAX = 1 << 30,      /* bytes of a read */
 	REMOTE_TIMEOUT_DEFAULT_S = 300, /* for which a read waits for a store that does not answer */
+	REMOTE_TIMEOUT_LEAST_S = 10,    /* ... if its reader has waited elsewhere before */
 };
 
 struct remote_client; /* opaque */
@@ -64,6 +65,9 @@ struct remote_read {
 	uint64_t offset; /* of the first byte in the object */
 	uint32_t len;    /* bytes, 1 .. REMOTE_READ_MAX; offset + len is at most the object's size */
 	uint8_t *data;   /* room for len bytes */
+	/* For how long its reader has waited elsewhere.  So much less of the timeout is left, but never less than
+	 * REMOTE_TIMEOUT_LEAST_S. */
+	uint64_t waited_ns;
 	/* The result: len, or -ESTALE (the object was replaced, or is shorter), -ENOENT, -EACCES, -ETIMEDOUT (the store
 	 * did not answer in time), -EOPNOTSUPP (it does not answer ranges), -ELOOP, -EPROTO (redirects that
 	 * are not followed), -ENOMEM, or -ECANCELED. */

@@ -23,6 +23,7 @@
 
 #include "cache/cache.h"
 #include "cache/tier.h"
+#include "shard/base/clock.h"
 #include "shard/base/io.h"
 #include "shard/block_sum.h"
 #include "shard/format.h"
@@ -1167,6 +1168,37 @@ static void a_lock_that_stays_taken_costs_changes_and_no_reads(void **state)
 	cache_tier_close(tier);
 }
 
+static void who_works_for_claims_is_known(void **state)
+{
+	enum { SECONDS = 64 };
+	struct cache_tier *a = opened(one), *b = opened(one), *c = opened(two);
+	(void)state;
+	assert_false(cache_tier_others_work(a));
+	cache_tier_work(b);
+	cache_tier_work(b);
+	assert_true(cache_tier_others_work(a));
+	assert_false(cache_tier_others_work(b)); /* that is this process */
+	assert_false(cache_tier_others_work(c));
+	/* A process that was stopped 20 seconds ago. */
+	time_t then = (time_t)(base_now_ns() / 1000000000) - 20;
+	struct flock lock = { .l_type = F_RDLCK,
+		.l_whence = SEEK_SET,
+		.l_start = ((off_t)1 << 60) + (1 << 20) + then % SECONDS,
+		.l_len = 1 };
+	int fd = open(tier_file, O_RDWR | O_CLOEXEC);
+	assert_true(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0);
+	assert_false(cache_tier_others_work(a));
+	close(fd);
+	assert_true(cache_tier_others_work(a));
+	cache_tier_rest(b);
+	assert_false(cache_tier_others_work(a));
+	cache_tier_work(b);
+	cache_tier_close(b);
+	assert_false(cache_tier_others_work(a));
+	cache_tier_close(a);
+	cache_tier_close(c);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, tier_dir_set_up, tier_dir_tear_down)
 
 int main(void)
@@ -1193,6 +1225,7 @@ int main(void)
 		TEST(what_finds_room_of_a_batch_is_stored),
 		TEST(a_lock_that_stays_taken_costs_changes_and_no_reads),
 		TEST(a_claim_ends_with_its_process),
+		TEST(who_works_for_claims_is_known),
 		TEST(a_tier_of_a_terabyte_opens_in_a_second_with_a_few_reads),
 		TEST(another_size_makes_it_anew_unless_it_is_in_use),
 		TEST(a_missing_directory_has_a_next_step),

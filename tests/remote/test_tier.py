@@ -13,6 +13,8 @@ import re
 import shutil
 import subprocess
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -295,6 +297,74 @@ def test_two_mounts_of_a_host_fetch_each_byte_once(more, stored, scratch, http_s
     longest = max(int(last) - int(first) + 1 for _, path, first, last in http_store.answers() if "shard-" in path)
     assert shard_bytes(http_store) <= most + longest * (total["store_hedged"] + total["store_retries"]), total
     assert total["errors"] == 0
+
+
+def test_two_mounts_fetch_each_byte_once_though_the_store_is_away(build_dir, scratch, http_store, mount):
+    """For longer than the 10 s for which a process that hangs is waited for."""
+    files = datasets.write_tree(scratch / "source", classes=1, per_class=100, sizes=(400_000,))
+    tools.mkshard("pack", scratch / "source", http_store.root / "train")
+    (scratch / "tier").mkdir()
+    url = f"{http_store.url}/train"
+    more = "view=all,layout=tree,timeout=60"
+    both = [mount(url, options(scratch, more), mountpoint=scratch / f"mnt{i}") for i in range(2)]
+    got = [None, None]
+
+    def read(number):
+        with ThreadPoolExecutor(12) as pool:
+            data = pool.map(lambda name: (both[number].path / name).read_bytes(), sorted(files))
+            got[number] = dict(zip(sorted(files), data))
+
+    def fetched():
+        return [control.stats(m)["read_bytes"] for m in both]
+
+    http_store.set(latency_ms=200)
+    readers = [threading.Thread(target=read, args=(i,)) for i in range(2)]
+    for reader in readers:
+        reader.start()
+    wait_until(lambda: sum(fetched()) > 300_000, "some bytes")
+    http_store.set(down=1)
+    time.sleep(1)
+    before = fetched()
+    time.sleep(14)
+    assert fetched() == before and None in got, "the store was not away"
+    http_store.set()
+    for reader in readers:
+        reader.join()
+    assert got == [files, files]
+    stats = [control.settled(m) for m in both]
+    size = sum(path.stat().st_size for path in http_store.root.glob("train/shard-*"))
+    shown = [{key: s[key] for key in s if key.startswith(("tier_", "store_", "read_"))} for s in stats]
+    assert sum(s["read_bytes"] for s in stats) <= 1.02 * size + 65_536 * sum(s["tier_refused"] for s in stats), shown
+    assert sum(s["tier_waited"] for s in stats) > 0, shown
+
+
+def test_claims_of_a_killed_mount_are_taken_over_at_once(stored, scratch, http_store, mount):
+    url, files = stored
+    name = max(files, key=lambda name: len(files[name]))
+    first, second = (mount(url, options(scratch), mountpoint=scratch / f"mnt{i}") for i in range(2))
+    http_store.set(down=1)
+    got = []
+
+    def read(m):
+        try:
+            got.append(((m.path / name).read_bytes() == files[name], time.monotonic()))
+        except OSError as error:
+            assert error.errno in GONE
+
+    readers = [threading.Thread(target=read, args=(m,)) for m in (first, second)]
+    readers[0].start()
+    wait_until(lambda: control.stats(first)["store_requests"] > 0, "a request")
+    readers[1].start()
+    time.sleep(3)
+    assert not got and control.stats(second)["store_requests"] == 0, "the other mount does not wait"
+    mounts.kill_with_supervisor(first.process.pid, first.server_pid())
+    http_store.set()
+    killed = time.monotonic()
+    mounts.force_unmount(first.path)
+    for reader in readers:
+        reader.join()
+    (right, end), = got
+    assert right and end - killed < 3, "it waits for a process that has ended"
 
 
 ORDERS = ("order=full", "order=full,deal=block", "order=full,groups=2", "order=chunk,chunk=1M,pool=4M,deal=stride")
