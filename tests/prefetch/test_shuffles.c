@@ -12,10 +12,15 @@
 #include "prefetch/sampler/recognise.h"
 #include "prefetch/sampler/shuffle.h"
 #include "prefetch/sampler/shuffle_trace.h"
+#include "shard/base/sanitized.h"
 #include "tests/prefetch/loader.h"
 #include "tests/shard/synth.h"
 
 enum { CLASSES = 20, PER_CLASS = 500, N = CLASSES * PER_CLASS, OPENS_MAX = 96 };
+
+/* Under a sanitizer, where a seed takes five times as long, a test tries one case of so many.  Each way of dealing is
+ * among them.  The build without one tries all. */
+#define EACH(n) (BASE_SANITIZED ? (n) : 1)
 
 static struct shard_index *dataset;
 static uint32_t order[N], dealt[N];
@@ -431,9 +436,9 @@ static void ranks_with_their_own_parts_are_recognised(void **state)
 	static uint32_t at[8][N];
 	uint64_t random = 19;
 	(void)state;
-	for (unsigned i = 0; i < WORLDS * (FAMILIES - 1); i++) {
+	for (unsigned i = 0; i < WORLDS * (FAMILIES - 1); i += EACH(WORLDS + 1)) {
 		uint32_t world = worlds[i % WORLDS], f = i / WORLDS, part = N / world, next[8], opened = 0;
-		struct prefetch_recognise *r = new_recognise(200);
+		struct prefetch_recognise *r = new_recognise(130);
 		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
 			for (uint32_t rank = 0; rank < world; rank++) {
 				whole(part, &(struct prefetch_shuffle){ .kind = families[f].kind, .seed = 123 + epoch },
@@ -501,10 +506,10 @@ static void ranks_with_their_own_parts_are_found_again_after_a_jump(void **state
 	static struct own_part own[4];
 	uint64_t random = 23;
 	(void)state;
-	for (unsigned i = 0; i < 3 * (FAMILIES - 1); i++) {
+	for (unsigned i = 0; i < 3 * (FAMILIES - 1); i += EACH(4)) {
 		uint32_t world = i % 3 == 0 ? 2 : 4, part = N / world, opens;
 		uint32_t first = 0, n = world; /* of the ranks that begin an order */
-		struct prefetch_recognise *r = new_recognise(200);
+		struct prefetch_recognise *r = new_recognise(130);
 		/* Tracks of the orders before are in the way. */
 		for (uint32_t jump = 0; jump <= JUMPS; jump++) {
 			bool found = false;
@@ -756,14 +761,14 @@ static void an_epoch_is_found_behind_opens_of_others(void **state)
  * also where it lies a little ahead of the trainer.  If it were, what lies between would fill the memory. */
 static void strangers_a_little_ahead_are_not_the_trainers_place(void **state)
 {
-	enum { FILES = 3000, OPENED = 160, BEFORE = 256, CASES = 60, AHEAD_MAX = 48 };
+	enum { FILES = 3000, OPENED = 160, BEFORE = 256, CASES = 20, AHEAD_MAX = 48 };
 	struct shard_index *files = synth_open(&(struct synth){ .classes = 10, .per_class = FILES / 10, .bytes = 1 });
 	uint64_t random = 9;
 	(void)state;
 	whole(FILES, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_PYTHON, .seed = 42 }, order);
-	for (unsigned i = 0; i < CASES; i++) {
+	for (unsigned i = 0; i < CASES / EACH(4); i++) {
 		struct prefetch_recognise *r;
-		struct prefetch_recognise_options options = { .index = files, .seed_max = 100 };
+		struct prefetch_recognise_options options = { .index = files, .seed_max = 45, .popular_words = 1 };
 		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 		for (uint32_t k = 0; k < BEFORE; k++)
 			prefetch_recognise_opened(r, &(uint32_t){ (uint32_t)(loader_random(&random) % FILES) }, 1);
@@ -800,8 +805,9 @@ static void nothing_is_recognised_in_orders_of_nobody(void **state)
 {
 	const char *orders = getenv("DDPFS_RANDOM_ORDERS"), *first = getenv("DDPFS_RANDOM_SEED");
 	uint64_t random = first ? strtoull(first, NULL, 10) : 11; /* for a run in pieces */
+	const long n_orders = orders ? atol(orders) : 40 / EACH(5);
 	(void)state;
-	for (long k = 0; k < (orders ? atol(orders) : 40); k++) {
+	for (long k = 0; k < n_orders; k++) {
 		struct prefetch_recognise *r = new_recognise(k % 8 ? 300 : 3000);
 		uint32_t world = 1 + (uint32_t)k % 3;
 		order_of_nobody(&random);
