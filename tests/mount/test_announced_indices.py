@@ -19,6 +19,7 @@ from ddpfs.mount import Mount  # noqa: E402
 
 pytest.importorskip("torch", reason="torch is not installed")
 COUNT, BATCH, FIRST = 2000, 8, 400  # files; files of a batch; files that are opened before the trainer looks
+NEVER, EPOCHS, FOUND = range(3)  # the server is killed: after each epoch; once it has found a list, before it is announced
 
 # After its first opens in an epoch the trainer is slow until the server knows its order and has read what fits.  It goes
 # on drawing meanwhile, because it compares its draws with those of its copy when it draws.  If the indices are known, it
@@ -55,6 +56,25 @@ TRAINER = """
         def __len__(self):
             return len(data)
 
+    def kill_server():
+        pid = stats()["server_pid"]
+        os.kill(pid, signal.SIGKILL)
+        while stats()["server_pid"] == pid:
+            time.sleep(0.01)
+
+    if kills == FOUND:
+        from _ddpfs_exec.index_files import Search
+
+        go_on, dead = Search.go_on, []
+
+        def go_on_until_found(search, *draws):
+            go_on(search, *draws)
+            if search.root and not dead:
+                kill_server()
+                dead.append(True)
+
+        Search.go_on = go_on_until_found
+
     data = InC()
     loader = DataLoader(data, batch_size=BATCH, sampler=Own(), num_workers=workers, persistent_workers=workers > 0)
     for _ in range(left):
@@ -73,10 +93,10 @@ TRAINER = """
                 time.sleep(0.02)
         end = stats()
         print(json.dumps({"announced": sum(one["entries"] for one in noted["announced"]),
-                          "first": noted["misses"] - begun["misses"],
+                          "first": noted["misses"] - begun["misses"], "restarts": end["restarts"],
                           **{key: end[key] - noted[key] for key in ("opens", "misses", "lost", "orders_dropped")}}))
-        if kills:
-            os.kill(stats()["server_pid"], signal.SIGKILL)
+        if kills == EPOCHS:
+            kill_server()
     """
 
 
@@ -88,11 +108,11 @@ def train(pack, scratch):
         path.write_bytes(random.Random(i).randbytes(500 + i))
     dataset = pack(scratch / "tree")
     (scratch / "mnt").mkdir()
-    (scratch / "train.py").write_text(f"BATCH, FIRST = {BATCH}, {FIRST}\n" + textwrap.dedent(TRAINER))
+    (scratch / "train.py").write_text(f"BATCH, FIRST, EPOCHS, FOUND = {BATCH}, {FIRST}, {EPOCHS}, {FOUND}\n" + textwrap.dedent(TRAINER))
 
-    def run(size, workers, kills=False, waits=True, left=0):
+    def run(size, workers, kills=NEVER, waits=True, left=0):
         done = tools.ddpfs("exec", "-q", "-o", "view=all,memory=256M", dataset, scratch / "mnt", "--", sys.executable, "-W",
-                           "ignore", scratch / "train.py", scratch / "mnt", size, workers, int(kills), int(waits), left)
+                           "ignore", scratch / "train.py", scratch / "mnt", size, workers, kills, int(waits), left)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     return run
@@ -111,9 +131,12 @@ def test_indices_are_learned_once_for_all_epochs(train, workers):
     assert second["announced"] == COUNT and second["opens"] >= COUNT - 5 * BATCH * max(workers, 1)
 
 
-def test_a_server_that_was_replaced_learns_them_again(train):
-    for epoch in train(COUNT, 2, kills=True):
+@pytest.mark.parametrize("kills", [EPOCHS, FOUND])
+def test_a_server_that_was_replaced_learns_them_again(train, kills):
+    epochs = train(COUNT, 2, kills=kills)
+    for epoch in epochs:
         assert COUNT // 2 < epoch["announced"] <= COUNT
+    assert epochs[-1]["restarts"] > 0
 
 
 def test_loops_that_are_left_early_are_no_proof_that_files_are_not_found(train):
