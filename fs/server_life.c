@@ -709,6 +709,20 @@ static int start_threads(struct fs_server *server, struct beginning *beginning)
 	return rc;
 }
 
+/* Nobody may have looked at `ddpfs stat` while the trainer waited for files. */
+static void say_why_it_missed(struct fs_server *server)
+{
+	for (uint32_t i = 0; i < server->n_views; i++) {
+		char *text = fs_stats_json(server, server->views[i]);
+		json_t *stats = text ? json_loads(text, 0, NULL) : NULL;
+		const char *note = json_string_value(json_object_get(stats, "read_ahead_note"));
+		if (note)
+			log_warning("'%s': %s", server->options.mountpoint, note);
+		json_decref(stats);
+		free(text);
+	}
+}
+
 /* The watcher and the helper use the mount themselves, so they end while it is still answered. */
 static int server_run(struct fs_server *server)
 {
@@ -716,6 +730,7 @@ static int server_run(struct fs_server *server)
 	fs_channel_say(server->channel->channel, FS_CHANNEL_ENDING, 0, NULL);
 	fs_control_close(server->control);
 	server->control = NULL;
+	say_why_it_missed(server);
 	fs_watch_stop(server->watch);
 	stop_samplers(server);
 	fs_sink_stop(server->sink);

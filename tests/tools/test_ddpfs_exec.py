@@ -105,6 +105,20 @@ def test_a_restart_goes_on_by_the_same_command_line(dataset, mountpoint, scratch
     assert json.loads(state.read_text())["start"] == 20
 
 
+@pytest.mark.parametrize("order,said", [("sort -R", 1), ("sort", 0)])
+def test_a_trainer_whose_order_nobody_knew_is_told_at_its_end(pack, mountpoint, scratch, order, said):
+    for i in range(1200):
+        path = scratch / "many" / f"d{i % 10}" / f"{i}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(20000))
+    # Each file once, so that nothing is found in memory; in a directory whose files are not near in storage.
+    script = f"cd {mountpoint}; find . -type f | {order} > {scratch}/order; while read f; do cat $f; done < {scratch}/order >{scratch}/out"
+    done = run(pack(scratch / "many"), mountpoint, "sh", "-c", script, options=["-q", "-o", "view=all,memory=16M"])
+    lines = [line for line in done.stderr.splitlines() if "% missed: " in line]
+    assert len(lines) == said == len(done.stderr.splitlines()), done.stderr
+    assert all(f"'{mountpoint}': nothing recognised after " in line and "ddpfs.torch.follow(loader" in line for line in lines)
+
+
 def test_quiet(dataset, mountpoint):
     assert run(dataset, mountpoint, "true", options=["-q"], env={"RANK": 1, "WORLD_SIZE": 2}).stderr == ""
 
