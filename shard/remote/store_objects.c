@@ -263,8 +263,8 @@ static bool etag_of_parts(const struct upload *u, char ret_etag[64])
 }
 
 /* Returns whether the object is there that this upload makes.  If the store has ETags as S3 has, they are compared,
- * else the size. */
-static bool is_there(const struct upload *u)
+ * else the size.  by_size: whether that is enough: an object may have been there before. */
+static bool is_there(const struct upload *u, bool by_size)
 {
 	char etag[64], suffix[24];
 	struct remote_answer answer;
@@ -273,7 +273,8 @@ static bool is_there(const struct upload *u)
 	snprintf(suffix, sizeof(suffix), "-%" PRIu32 "\"", u->n_parts);
 	const char *behind = strchr(answer.etag, '-');
 	bool of_parts = etag_of_parts(u, etag) && behind && strcmp(behind, suffix) == 0;
-	bool there = answer.status < 300 && (of_parts ? strcmp(answer.etag, etag) == 0 : answer.size == u->size_bytes);
+	bool there = answer.status < 300 &&
+	             (of_parts ? strcmp(answer.etag, etag) == 0 : by_size && answer.size == u->size_bytes);
 	remote_answer_done(&answer);
 	return there;
 }
@@ -305,10 +306,12 @@ static int end_upload(struct upload *u, struct base_err *err)
 	                .body_len = len,
 	                .late_errors = true },
 	        PART_TIMEOUT_S, err, &answer);
+	/* All answers may have got lost, or come from a proxy that did not wait for the store. */
 	if (rc < 0)
-		return rc;
+		return is_there(u, false) ? 0 : rc;
 	/* If an earlier try was done and its answer got lost, there is no such upload any more. */
-	bool done = answer.status < 300 || (answer.status == 404 && answer.tries > 1 && is_there(u));
+	bool done = answer.status < 300 || (answer.status == 404 && answer.tries > 1 && is_there(u, true)) ||
+	            (answer.status >= 500 && is_there(u, false));
 	if (!done && answer.status == 404)
 		rc = base_err_set(err, -EIO,
 		        "%s: the upload of '%s' is gone before it was complete: somebody has aborted it",

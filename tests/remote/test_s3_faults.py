@@ -2,6 +2,7 @@
 """Writing to a store of S3 that fails in ways of its own."""
 
 import hashlib
+import itertools
 import re
 import threading
 import time
@@ -153,6 +154,37 @@ def test_another_object_does_not_pass_for_the_upload(store, scratch):
         handler.server.etags[key] = f'"{"0" * 32}-2"'
     done = pack_parts(store, scratch, [lose_to_another, refuse], check=False)
     assert done.returncode == 1 and "is gone before it was complete" in done.stderr, done.stderr
+    assert "/bucket/x/index.ddpfs" not in store.objects
+
+
+def hang_up(handler, _key):
+    handler.close_connection = True
+
+
+def gateway_timeout(handler, _key):
+    handler.reply(504)
+
+
+@pytest.mark.parametrize("after", [hang_up, gateway_timeout])
+def test_an_upload_is_complete_though_all_answers_were_lost(after, store, scratch):
+    """The object's ETag tells.  It takes the 10 s for which the end of an upload is tried again."""
+    calls = itertools.chain([lose], itertools.repeat(after))
+    store.complete = lambda handler, key: next(calls)(handler, key)
+    datasets.write_tree(scratch / "large", classes=2, per_class=50, sizes=(200_000,))
+    tools.mkshard("pack", "--shard-size=64M", scratch / "large", "s3://bucket/x")
+    assert store.objects == packed_here(scratch)
+
+
+def test_an_older_object_does_not_pass_for_an_upload_without_an_answer(store, scratch):
+    """It has as many bytes, and the store's ETags do not tell of parts."""
+    def older(handler, key):
+        handler.server.objects[key] = b"\0" * sum(map(len, handler.server.parts.values()))
+        handler.server.etags[key] = '"of-this-store"'
+        handler.close_connection = True
+    store.complete = older
+    datasets.write_tree(scratch / "large", classes=2, per_class=50, sizes=(200_000,))
+    done = tools.run([tools.tool("mkshard"), "pack", "--shard-size=64M", scratch / "large", "s3://bucket/x"], check=False)
+    assert done.returncode == 1 and "tried" in done.stderr, done.stderr
     assert "/bucket/x/index.ddpfs" not in store.objects
 
 
