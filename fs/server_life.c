@@ -234,7 +234,10 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 {
 	char path[PATH_MAX];
 	struct stat st;
-	int rc = shard_index_open_with(server->options.dataset, server->options.index_file, err, &server->index);
+	const char *dataset = server->options.dataset, *index_file = server->options.index_file;
+	/* The identity of what a successor opens is compared below: it need not hear from the store first. */
+	int rc = server->successor ? shard_index_open_again(dataset, index_file, err, &server->index)
+	                           : shard_index_open_with(dataset, index_file, err, &server->index);
 	/* A successor has nobody to tell, and its readers wait while the store is away. */
 	if (rc == 0 && !server->successor)
 		rc = shard_index_check_shards(server->index, err);
@@ -261,7 +264,7 @@ static int open_dataset(struct fs_server *server, const struct fs_options *optio
 		return base_err_set(err, -ESTALE,
 		        "'%s': another dataset lies there now: the mount shows the old one; unmount it, then mount the "
 		        "new one",
-		        server->options.index_file ? server->options.index_file : server->options.dataset);
+		        index_file ? index_file : dataset);
 	memcpy(server->mount.identity, server->info->identity, FS_IDENTITY_BYTES);
 	rc = make_views(server, options, err);
 	if (rc < 0)

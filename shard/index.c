@@ -386,7 +386,7 @@ static int locate(const char *dataset, struct base_err *err, struct shard_index 
 }
 
 /* The same for a dataset in a store. */
-static int locate_remote(const char *dataset, struct base_err *err, struct shard_index *index, int *ret_fd)
+static int locate_remote(const char *dataset, bool again, struct base_err *err, struct shard_index *index, int *ret_fd)
 {
 	cleanup_free char *name = strdup(dataset);
 	if (!name)
@@ -400,7 +400,7 @@ static int locate_remote(const char *dataset, struct base_err *err, struct shard
 	}
 	int rc = remote_store_open(name, err, &index->store);
 	if (rc == 0)
-		rc = remote_index_open(index->store, object, err, &index->path, ret_fd);
+		rc = remote_index_open(index->store, object, again, err, &index->path, ret_fd);
 	if (rc < 0)
 		return rc;
 	index->dataset = strdup(remote_store_name(index->store));
@@ -412,8 +412,8 @@ int shard_index_open(const char *dataset, struct base_err *err, struct shard_ind
 	return shard_index_open_with(dataset, NULL, err, ret_index);
 }
 
-int shard_index_open_with(
-        const char *dataset, const char *index_file, struct base_err *err, struct shard_index **ret_index)
+static int open_index(
+        const char *dataset, const char *index_file, bool again, struct base_err *err, struct shard_index **ret_index)
 {
 	if (index_file && !*index_file)
 		return base_err_set(
@@ -423,7 +423,7 @@ int shard_index_open_with(
 		return base_err_set(err, -ENOMEM, "out of memory");
 	cleanup_close int fd = -1;
 	int r = index_file               ? index_locate_separate(dataset, index_file, err, index, &fd)
-	        : remote_is_url(dataset) ? locate_remote(dataset, err, index, &fd)
+	        : remote_is_url(dataset) ? locate_remote(dataset, again, err, index, &fd)
 	                                 : locate(dataset, err, index, &fd);
 	if (r == 0)
 		r = map_file(index, &fd, err);
@@ -433,6 +433,18 @@ int shard_index_open_with(
 	}
 	*ret_index = index;
 	return 0;
+}
+
+int shard_index_open_with(
+        const char *dataset, const char *index_file, struct base_err *err, struct shard_index **ret_index)
+{
+	return open_index(dataset, index_file, false, err, ret_index);
+}
+
+int shard_index_open_again(
+        const char *dataset, const char *index_file, struct base_err *err, struct shard_index **ret_index)
+{
+	return open_index(dataset, index_file, true, err, ret_index);
 }
 
 void shard_index_close(struct shard_index *index)

@@ -110,6 +110,11 @@ int shard_index_open(const char *dataset, struct base_err *err, struct shard_ind
 int shard_index_open_with(
         const char *dataset, const char *index_file, struct base_err *err, struct shard_index **ret_index);
 
+/* Does the same for a caller who knows the dataset's identity, and refuses another one.  If its store has no address,
+ * or takes no connection for a second, and this host has a copy of the index, it opens the copy.  An identity is a hash
+ * over names, sizes and checksums, so the copy is right if that is. */
+int shard_index_open_again(
+        const char *dataset, const char *index_file, struct base_err *err, struct shard_index **ret_index);
 /* Checks that an index of shard_index_open_with belongs to the shards.  It looks at some shards, up to the first one
  * that is there and has the size of the index (and its mtime, if the index has one).  Asks the store at least once.
  * Returns 0, also if the index lies with its shards; -ESTALE with a sentence: no shard that was looked at is right;

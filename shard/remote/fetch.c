@@ -195,10 +195,13 @@ static int run(CURL *handle, const struct remote_fetch *fetch, struct base_err *
 	char detail[CURL_ERROR_SIZE] = "";
 	struct progress progress = { .fetch = fetch, .moved_ns = base_now_ns() };
 	long redirects = 0;
+	curl_off_t connected_us = 0;
 	remote_curl_common(handle, fetch->ca_bundle);
 	curl_easy_setopt(handle, CURLOPT_URL, fetch->url);
 	curl_easy_setopt(handle, CURLOPT_HTTPHEADER, fetch->headers);
 	curl_easy_setopt(handle, CURLOPT_TIMEOUT, fetch->timeout_s);
+	if (fetch->connect_ms)
+		curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT_MS, fetch->connect_ms);
 	curl_easy_setopt(handle, CURLOPT_ERRORBUFFER, detail);
 	curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, take_body);
 	curl_easy_setopt(handle, CURLOPT_WRITEDATA, answer);
@@ -223,6 +226,9 @@ static int run(CURL *handle, const struct remote_fetch *fetch, struct base_err *
 	if (code == CURLE_OK)
 		return 0;
 	int rc = code == CURLE_WRITE_ERROR ? -EFBIG : remote_curl_errno(code);
+	curl_easy_getinfo(handle, CURLINFO_CONNECT_TIME_T, &connected_us);
+	if (fetch->connect_ms && rc == -ETIMEDOUT && connected_us == 0)
+		rc = -EHOSTUNREACH;
 	/* Of a redirect libcurl's own words may have the next URL's query, which may hold a signature. */
 	bool own = !*detail || (fetch->follow && (rc == -ELOOP || rc == -EPROTO));
 	return base_err_set(err, rc, "%.*s: %s", (int)strcspn(fetch->url, "?"), fetch->url,

@@ -24,6 +24,7 @@ struct remote_fetch {
 	const void *body;           /* of PUT and POST; may be NULL if body_len is 0 */
 	size_t body_len;            /* bytes */
 	long timeout_s;             /* for all of it */
+	long connect_ms;            /* for a connection, else -EHOSTUNREACH; 0: as libcurl does it */
 	bool follow;                /* redirects: remote_curl_follow() */
 	const char *ca_bundle;      /* a file of certificates; NULL: the system's */
 	unsigned stall_s;           /* ends it with -ETIMEDOUT if no byte moves for so long; 0: only timeout_s does */
@@ -51,7 +52,8 @@ struct remote_answer {
 int remote_fetch_init(void);
 
 /* Sends a request and waits for the answer.  An answer with a status of 300 or more is not an error here.
- * Returns 0, and an answer for remote_answer_done; -ETIMEDOUT, -ECONNREFUSED, -EHOSTUNREACH (the name is not known),
+ * Returns 0, and an answer for remote_answer_done; -ETIMEDOUT, -ECONNREFUSED, -EHOSTUNREACH (the name is not known, or
+ * connect_ms is over),
  * -EKEYREJECTED (the server's certificate is not trusted), -EFBIG (the body exceeds REMOTE_FETCH_MAX), -ELOOP (too many
  * redirects), -EPROTO (a redirect to another scheme), -EIO, -ENOMEM,
  * with a sentence that has the URL's host and not its query. */

@@ -291,8 +291,17 @@ static int take_latest(const char *dir, const char *name, int rc, struct base_er
 	return 0;
 }
 
+/* Asks for the version of the index in the store. */
+static int ask_version(struct remote_store *store, const char *key, const char *dir, const char *name, bool again,
+        struct base_err *err, struct remote_answer *ret_head)
+{
+	cleanup_free char *copy = again ? latest(dir, name) : NULL;
+	return copy ? remote_store_head_in_hurry(store, key, HEAD_TIMEOUT_S, err, ret_head)
+	            : remote_store_head(store, key, HEAD_TIMEOUT_S, err, ret_head);
+}
+
 int remote_index_open(
-        struct remote_store *store, const char *object, struct base_err *err, char **ret_path, int *ret_fd)
+        struct remote_store *store, const char *object, bool again, struct base_err *err, char **ret_path, int *ret_fd)
 {
 	char key[REMOTE_KEY_MAX], name[32];
 	cleanup_free char *dir = NULL;
@@ -303,7 +312,7 @@ int remote_index_open(
 		return rc;
 	name_of(store, object, name);
 	struct remote_answer head;
-	rc = remote_store_head(store, key, HEAD_TIMEOUT_S, err, &head);
+	rc = ask_version(store, key, dir, name, again, err, &head);
 	bool away = rc < 0 || head.status >= 500;
 	if (rc == 0 && head.status >= 300) {
 		rc = remote_store_refusal(store, key, &head, err);

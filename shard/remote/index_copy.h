@@ -17,6 +17,8 @@
 #ifndef DDPFS_SHARD_REMOTE_INDEX_COPY_H
 #define DDPFS_SHARD_REMOTE_INDEX_COPY_H
 
+#include <stdbool.h>
+
 #include "shard/base/err.h"
 #include "shard/remote/store.h"
 
@@ -27,10 +29,12 @@ int remote_index_directory(struct base_err *err, char **ret_path);
 /* Opens the local copy of an object, and fetches it first if there is none.  object: relative to the dataset.  If the
  * store does not answer, the latest copy is taken, and the log says so.  The descriptor is locked (flock(2), shared),
  * so that the copy is not removed as long as it is open.
+ * again: the caller knows the dataset's identity, and refuses another one.  Then, if there is a copy, the store is not
+ * waited for if it has no address, or takes no connection for a second.
  * Returns 0, a path to free and a descriptor to close; or with a sentence: -ENOENT: there is no such object; -EACCES;
  * -ETIMEDOUT and others of remote_fetch: the store does not answer and there is no copy; -ENOSPC and other errors of
  * writing the copy; -ENOMEM. */
 int remote_index_open(
-        struct remote_store *store, const char *object, struct base_err *err, char **ret_path, int *ret_fd);
+        struct remote_store *store, const char *object, bool again, struct base_err *err, char **ret_path, int *ret_fd);
 
 #endif

@@ -22,11 +22,12 @@
 #include "shard/remote/xml.h"
 
 enum {
-	RENEW_AGAIN_S = 30, /* after a renewal that failed */
-	ASK_FOR_S = 10,     /* for which remote_store_ask tries again */
-	ASK_TRIES = 2,      /* as often at least, however long one takes */
-	ASK_TRIES_BODY = 5, /* the same for a request with a body, which takes long to send */
-	ASK_PAUSE_MS = 100, /* before its second try; doubles */
+	RENEW_AGAIN_S = 30,  /* after a renewal that failed */
+	ASK_FOR_S = 10,      /* for which remote_store_ask tries again */
+	ASK_TRIES = 2,       /* as often at least, however long one takes */
+	ASK_TRIES_BODY = 5,  /* the same for a request with a body, which takes long to send */
+	ASK_HURRY_MS = 1000, /* the same for one in a hurry, if the store is not reached */
+	ASK_PAUSE_MS = 100,  /* before its second try; doubles */
 	ASK_PAUSE_MAX_MS = 5000,
 	ASK_SILENT_MS = 1000, /* of silence, after which the log says that the store is waited for */
 	SEND_SILENT_S = 15,   /* the same while a body is sent */
@@ -478,6 +479,7 @@ static int ask_once(struct asking *asking, const struct remote_request *request,
 	                          .body = request->body,
 	                          .body_len = request->body_len,
 	                          .timeout_s = (long)timeout_s,
+	                          .connect_ms = request->hurry ? ASK_HURRY_MS : 0,
 	                          .follow = !store->s3,
 	                          .ca_bundle = store->settings.ca_bundle,
 	                          .stall_s = request->stall_s,
@@ -515,6 +517,8 @@ int remote_store_ask(struct remote_store *store, const struct remote_request *re
 		if (rc == 0 && request->late_errors)
 			take_late_error(&answer);
 		bool last = tries >= least && base_now_ns() > end_ns;
+		if (request->hurry && (rc == -EHOSTUNREACH || rc == -ECONNREFUSED))
+			last = base_now_ns() > asking.began_ns + ASK_HURRY_MS * UINT64_C(1000000);
 		if (last || !worth_another_try(store, rc, &answer, sent_ns)) {
 			if (rc == 0)
 				*ret_answer = answer;
@@ -538,12 +542,12 @@ static bool head_tells_all(const struct remote_answer *head)
 	return away || (head->status < 300 && head->size != UINT64_MAX);
 }
 
-int remote_store_head(struct remote_store *store, const char *key, unsigned timeout_s, struct base_err *err,
+static int head(struct remote_store *store, const char *key, unsigned timeout_s, bool hurry, struct base_err *err,
         struct remote_answer *ret_answer)
 {
 	struct remote_answer answer;
-	int rc = remote_store_ask(
-	        store, &(struct remote_request){ .method = "HEAD", .key = key }, timeout_s, err, &answer);
+	int rc = remote_store_ask(store, &(struct remote_request){ .method = "HEAD", .key = key, .hurry = hurry },
+	        timeout_s, err, &answer);
 	if (rc < 0 || head_tells_all(&answer)) {
 		if (rc == 0)
 			*ret_answer = answer;
@@ -551,7 +555,8 @@ int remote_store_head(struct remote_store *store, const char *key, unsigned time
 	}
 	remote_answer_done(&answer);
 	const char *const first_byte[] = { "Range: bytes=0-0", NULL };
-	rc = remote_store_ask(store, &(struct remote_request){ .method = "GET", .key = key, .headers = first_byte },
+	rc = remote_store_ask(store,
+	        &(struct remote_request){ .method = "GET", .key = key, .headers = first_byte, .hurry = hurry },
 	        timeout_s, err, &answer);
 	if (rc < 0)
 		return rc;
@@ -566,6 +571,18 @@ int remote_store_head(struct remote_store *store, const char *key, unsigned time
 	}
 	*ret_answer = answer;
 	return 0;
+}
+
+int remote_store_head(struct remote_store *store, const char *key, unsigned timeout_s, struct base_err *err,
+        struct remote_answer *ret_answer)
+{
+	return head(store, key, timeout_s, false, err, ret_answer);
+}
+
+int remote_store_head_in_hurry(struct remote_store *store, const char *key, unsigned timeout_s, struct base_err *err,
+        struct remote_answer *ret_answer)
+{
+	return head(store, key, timeout_s, true, err, ret_answer);
 }
 
 /* ---- refusals ---- */

@@ -53,6 +53,9 @@ struct remote_request {
 	/* An answer with status 200 may have an error as its body, because the store began it before it was done
 	 * (CompleteMultipartUpload).  It counts as status 500, or as 404 if it is NoSuchUpload. */
 	bool late_errors;
+	/* The caller has something to go on with: it is not tried again after a second if there is no address or no
+	 * connection.  A store that is reached has its time. */
+	bool hurry;
 };
 
 /* Returns the URL of an object, without a query.  The caller frees it; NULL: out of memory. */
@@ -78,6 +81,9 @@ int remote_store_ask(struct remote_store *store, const struct remote_request *re
  * Returns 0 (whatever the status is; if it is below 300, the size is known), -EPROTO (the store does not say the size),
  * or an error of remote_store_ask. */
 int remote_store_head(struct remote_store *store, const char *key, unsigned timeout_s, struct base_err *err,
+        struct remote_answer *ret_answer);
+/* The same for a caller in a hurry (remote_request.hurry). */
+int remote_store_head_in_hurry(struct remote_store *store, const char *key, unsigned timeout_s, struct base_err *err,
         struct remote_answer *ret_answer);
 
 /* Returns whether a status of 300 or more may be another one at the next try: 408, 429, 5xx but 501, and S3's

@@ -133,7 +133,9 @@ def test_a_server_that_begins_without_the_address_goes_on(names, stored, mounted
     assert (path / first).read_bytes() == stored[1][first]
     names.know(False)
     os.kill(stats(process)["server_pid"], signal.SIGKILL)
+    killed = time.monotonic()
     wait_until(lambda: stats(process).get("restarts") == 1, "a successor")
+    assert time.monotonic() - killed < 5, "it waits for the store before it takes the copy of the index"
     read_while_it_has_no_address(names, path, process, last, stored[1][last], AWAY_S)
 
 
