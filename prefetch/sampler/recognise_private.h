@@ -197,6 +197,7 @@ struct seeds {
 	struct shard_mt19937 exact_mt;
 	struct prefetch_torch_words words;
 	struct workbench bench;
+	struct prefetch_seeded seeded;                  /* for the traces */
 	struct prefetch_trace *traces[TARGETS_MAX + 1]; /* of the targets, made when needed; NULL: none, or no memory */
 	uint32_t dali_cells[TARGETS_MAX + 1][RING]; /* where the shuffles of the epochs so far have put opened files */
 	struct match match;

@@ -548,7 +548,7 @@ static int try_successor(struct prefetch_recognise *r, const struct track *t, co
 	bool known = !successor->goes_on || t->source.goes_on || t->epoch == 0 || t->source.step == 0;
 	if (!target || !t->now || !known)
 		return 0;
-	int rc = prefetch_trace_new(target->n, &trace);
+	int rc = prefetch_trace_new(target->n, NULL, &trace);
 	if (rc < 0)
 		return rc;
 	source.goes_on = successor->goes_on;

@@ -605,7 +605,7 @@ static struct prefetch_trace *trace_of(struct seeds *s, uint32_t i)
 		prefetch_trace_free(*trace);
 		*trace = NULL;
 	}
-	if (!*trace && prefetch_trace_new(s->targets[i].n, trace) < 0)
+	if (!*trace && prefetch_trace_new(s->targets[i].n, &s->seeded, trace) < 0)
 		return NULL;
 	prefetch_trace_set(*trace, s->targets[i].n, s->targets[i].indices, s->targets[i].n_seen);
 	return *trace;

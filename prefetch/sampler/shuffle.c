@@ -2,19 +2,23 @@
 /* Generators and shuffles as numpy, Python and libstdc++ have them; prefetch/sampler/shuffle.h first. */
 #include "prefetch/sampler/shuffle.h"
 
+#include <string.h>
+
 enum { STD_PAIRS_MAX = 65535 /* cells: up to here std::shuffle draws the places of two cells at once */ };
 
 /* ---- MT19937 ---- */
 
+enum { ARRAY_FIRST = 19650218 };
+#define ARRAY_MIX(word, last, multiplier) ((word) ^ ((last) ^ (last) >> 30) * (multiplier))
+
 /* init_by_array of the reference code with one word, as random.seed(int) of Python calls it. */
 static void seed_by_array(struct shard_mt19937 *mt, uint32_t key)
 {
-	enum { FIRST = 19650218 };
 	const uint32_t n = SHARD_MT19937_WORDS;
 	uint32_t *s = mt->state;
-	shard_mt19937_seed(mt, FIRST);
+	shard_mt19937_seed(mt, ARRAY_FIRST);
 	for (uint32_t k = 0, i = 1; k < n; k++) {
-		s[i] = (s[i] ^ (s[i - 1] ^ s[i - 1] >> 30) * UINT32_C(1664525)) + key;
+		s[i] = ARRAY_MIX(s[i], s[i - 1], UINT32_C(1664525)) + key;
 		if (++i == n) {
 			s[0] = s[n - 1];
 			i = 1;
@@ -22,7 +26,7 @@ static void seed_by_array(struct shard_mt19937 *mt, uint32_t key)
 	}
 	/* The first loop has done n steps, so it ended at entry 2. */
 	for (uint32_t k = 0, i = 2; k < n - 1; k++) {
-		s[i] = (s[i] ^ (s[i - 1] ^ s[i - 1] >> 30) * UINT32_C(1566083941)) - i;
+		s[i] = ARRAY_MIX(s[i], s[i - 1], UINT32_C(1566083941)) - i;
 		if (++i == n) {
 			s[0] = s[n - 1];
 			i = 1;
@@ -173,49 +177,96 @@ void prefetch_rng_seed(struct prefetch_rng *rng, enum prefetch_shuffle_kind kind
 	}
 }
 
-/* The same as shard_mt19937_seed() and seed_by_array().  Loops over the seeds become vector instructions, and do not
- * wait for each multiplication. */
-static inline __attribute__((always_inline)) void seed_side_by_side(
-        bool by_array, uint32_t seed, uint32_t s[SHARD_MT19937_WORDS][PREFETCH_SEEDS])
+/* ---- many seeds of MT19937 ---- */
+
+/* Each word of a state is made from the word before it, which takes some ten cycles.  So many generators are made side
+ * by side: loops over them become vector instructions, whose waits overlap.  `last` is apart from the columns, so that
+ * it stays in registers. */
+enum { LANES = PREFETCH_SEEDS };
+typedef uint32_t columns[SHARD_MT19937_WORDS][LANES];
+
+/* As shard_mt19937_seed(). */
+static inline __attribute__((always_inline)) void seed_columns(uint32_t seed, columns s)
 {
-	enum { N = SHARD_MT19937_WORDS, FIRST = 19650218 };
-	for (unsigned l = 0; l < PREFETCH_SEEDS; l++)
-		s[0][l] = by_array ? FIRST : seed + l;
+	uint32_t last[LANES];
+	for (uint32_t l = 0; l < LANES; l++)
+		s[0][l] = last[l] = seed + l;
+	for (uint32_t i = 1; i < SHARD_MT19937_WORDS; i++) {
+		for (uint32_t l = 0; l < LANES; l++)
+			s[i][l] = last[l] = UINT32_C(1812433253) * (last[l] ^ last[l] >> 30) + i;
+	}
+}
+
+/* As seed_by_array().  Its first loop begins with the same words for all keys. */
+static inline __attribute__((always_inline)) void seed_columns_by_array(uint32_t key, columns s)
+{
+	enum { N = SHARD_MT19937_WORDS };
+	struct shard_mt19937 begun;
+	uint32_t last[LANES];
+	shard_mt19937_seed(&begun, ARRAY_FIRST);
+	for (uint32_t l = 0; l < LANES; l++)
+		last[l] = begun.state[0];
 	for (uint32_t i = 1; i < N; i++) {
-		for (unsigned l = 0; l < PREFETCH_SEEDS; l++)
-			s[i][l] = UINT32_C(1812433253) * (s[i - 1][l] ^ s[i - 1][l] >> 30) + i;
+		for (uint32_t l = 0; l < LANES; l++)
+			s[i][l] = last[l] = ARRAY_MIX(begun.state[i], last[l], UINT32_C(1664525)) + key + l;
 	}
-	for (uint32_t k = 0, i = 1, last = 0; by_array && k < N; k++, last = i, i = i + 1 < N ? i + 1 : 1) {
-		for (unsigned l = 0; l < PREFETCH_SEEDS; l++)
-			s[i][l] = (s[i][l] ^ (s[last][l] ^ s[last][l] >> 30) * UINT32_C(1664525)) + seed + l;
+	for (uint32_t l = 0; l < LANES; l++)
+		last[l] = ARRAY_MIX(s[1][l], last[l], UINT32_C(1664525)) + key + l;
+	memcpy(s[1], last, sizeof(last));
+	for (uint32_t i = 2; i < N; i++) {
+		for (uint32_t l = 0; l < LANES; l++)
+			s[i][l] = last[l] = ARRAY_MIX(s[i][l], last[l], UINT32_C(1566083941)) - i;
 	}
-	for (uint32_t k = 1, i = 2, last = 1; by_array && k < N; k++, last = i, i = i + 1 < N ? i + 1 : 1) {
-		for (unsigned l = 0; l < PREFETCH_SEEDS; l++)
-			s[i][l] = (s[i][l] ^ (s[last][l] ^ s[last][l] >> 30) * UINT32_C(1566083941)) - i;
-	}
-	for (unsigned l = 0; by_array && l < PREFETCH_SEEDS; l++)
+	for (uint32_t l = 0; l < LANES; l++) {
+		s[1][l] = ARRAY_MIX(s[1][l], last[l], UINT32_C(1566083941)) - 1;
 		s[0][l] = UINT32_C(0x80000000);
+	}
+}
+
+/* Copies in pieces that stay in the L1 cache. */
+static inline __attribute__((always_inline)) void make_states(struct prefetch_seeded *seeded)
+{
+	enum { PIECE = 8 };
+	if (seeded->by_array)
+		seed_columns_by_array(seeded->first, seeded->columns);
+	else
+		seed_columns(seeded->first, seeded->columns);
+	for (uint32_t i = 0; i < SHARD_MT19937_WORDS; i += PIECE) {
+		for (uint32_t l = 0; l < LANES; l++) {
+			for (uint32_t k = i; k < i + PIECE; k++)
+				seeded->states[l][k] = seeded->columns[k][l];
+		}
+	}
 }
 
 #if defined(__x86_64__) && !defined(DDPFS_NO_AVX2) /* tests/prefetch/meson.build */
-__attribute__((target("avx2"))) static void seed_side_by_side_avx2(
-        bool by_array, uint32_t seed, uint32_t s[SHARD_MT19937_WORDS][PREFETCH_SEEDS])
+__attribute__((target("avx2"))) static void make_states_avx2(struct prefetch_seeded *seeded)
 {
-	seed_side_by_side(by_array, seed, s);
+	make_states(seeded);
 }
 #endif
 
-void prefetch_rng_seed_mt(
-        enum prefetch_shuffle_kind kind, uint32_t seed, uint32_t ret_states[SHARD_MT19937_WORDS][PREFETCH_SEEDS])
+static void make_states_any(struct prefetch_seeded *seeded)
 {
-	bool by_array = kind == PREFETCH_SHUFFLE_PYTHON || kind == PREFETCH_SHUFFLE_SAMPLE;
 #if defined(__x86_64__) && !defined(DDPFS_NO_AVX2)
 	if (__builtin_cpu_supports("avx2")) {
-		seed_side_by_side_avx2(by_array, seed, ret_states);
+		make_states_avx2(seeded);
 		return;
 	}
 #endif
-	seed_side_by_side(by_array, seed, ret_states);
+	make_states(seeded);
+}
+
+const uint32_t *prefetch_seeded_state(struct prefetch_seeded *seeded, enum prefetch_shuffle_kind kind, uint32_t seed)
+{
+	bool by_array = kind == PREFETCH_SHUFFLE_PYTHON || kind == PREFETCH_SHUFFLE_SAMPLE;
+	if (seeded->by_array != by_array || seed - seeded->first >= seeded->n) {
+		seeded->by_array = by_array;
+		seeded->first = seed;
+		seeded->n = PREFETCH_SEEDS;
+		make_states_any(seeded);
+	}
+	return seeded->states[seed - seeded->first];
 }
 
 /* ---- numbers below a bound ---- */

@@ -34,7 +34,7 @@ enum prefetch_shuffle_kind {
 
 enum {
 	PREFETCH_MT64_WORDS = 312,
-	PREFETCH_SEEDS = 16, /* seeded side by side */
+	PREFETCH_SEEDS = 32, /* seeded side by side: so many that multiplications overlap */
 };
 
 /* A generator of random numbers. */
@@ -55,9 +55,17 @@ struct prefetch_rng {
  * STD64 all of them. */
 void prefetch_rng_seed(struct prefetch_rng *rng, enum prefetch_shuffle_kind kind, uint64_t seed);
 
-/* Makes the states of MT19937 for PREFETCH_SEEDS seeds, from this one on.  kind: any but NUMPY_RNG and STD64. */
-void prefetch_rng_seed_mt(
-        enum prefetch_shuffle_kind kind, uint32_t seed, uint32_t ret_states[SHARD_MT19937_WORDS][PREFETCH_SEEDS]);
+/* Generators of MT19937 that are seeded side by side, because seeds are tried one after the other.  All 0: none. */
+struct prefetch_seeded {
+	bool by_array;                                         /* as Python seeds */
+	uint32_t first, n;                                     /* seeds [first, first + n) */
+	uint32_t columns[SHARD_MT19937_WORDS][PREFETCH_SEEDS]; /* where the states are made, word by word */
+	uint32_t states[PREFETCH_SEEDS][SHARD_MT19937_WORDS];
+};
+
+/* Returns the state that prefetch_rng_seed() makes.  It is valid until the next call.  kind: any but NUMPY_RNG and
+ * STD64. */
+const uint32_t *prefetch_seeded_state(struct prefetch_seeded *seeded, enum prefetch_shuffle_kind kind, uint32_t seed);
 
 /* One of a trainer's shuffles. */
 struct prefetch_shuffle {

@@ -34,18 +34,16 @@ struct prefetch_trace {
 	uint32_t last; /* step of the last opened file that became final */
 	struct prefetch_rng rng;
 	uint32_t words[SHARD_MT19937_WORDS], next; /* of rng, made a block at a time */
-	/* States of MT19937 for n_ahead seeds from `ahead` on, of one kind: seeds are tried one after the other. */
-	enum prefetch_shuffle_kind ahead_kind;
-	uint32_t ahead, n_ahead;
-	uint32_t states[SHARD_MT19937_WORDS][PREFETCH_SEEDS];
+	struct prefetch_seeded *seeded;
 };
 
-int prefetch_trace_new(uint32_t n, struct prefetch_trace **ret_trace)
+int prefetch_trace_new(uint32_t n, struct prefetch_seeded *seeded, struct prefetch_trace **ret_trace)
 {
 	struct prefetch_trace *t = calloc(1, sizeof(*t));
 	if (!t)
 		return -ENOMEM;
 	t->room = n;
+	t->seeded = seeded;
 	t->bits = calloc((size_t)n / 32 + 2, sizeof(*t->bits)); /* a number is below 2 n */
 	t->ids = calloc(n, sizeof(*t->ids));
 	if (!t->bits || !t->ids) {
@@ -156,14 +154,7 @@ static void seed_rng(struct prefetch_trace *t, enum prefetch_shuffle_kind kind, 
 		prefetch_rng_seed(&t->rng, kind, seed);
 		return;
 	}
-	if (kind != t->ahead_kind || seed - t->ahead >= t->n_ahead) {
-		prefetch_rng_seed_mt(kind, seed, t->states);
-		t->ahead_kind = kind;
-		t->ahead = seed;
-		t->n_ahead = PREFETCH_SEEDS;
-	}
-	for (uint32_t i = 0; i < SHARD_MT19937_WORDS; i++)
-		t->rng.mt.state[i] = t->states[i][seed - t->ahead];
+	memcpy(t->rng.mt.state, prefetch_seeded_state(t->seeded, kind, seed), sizeof(t->rng.mt.state));
 }
 
 /* Whether one of QUIET cells holds an opened file. */

@@ -29,8 +29,9 @@ enum {
 	PREFETCH_TRACE_SHORT = 4096 /* files: a shorter list is not tested, because a whole shuffle costs as little */
 };
 
-/* Makes a trace for lists of `n` files at most.  It takes about 2 bytes a file.  Returns 0 or -ENOMEM. */
-int prefetch_trace_new(uint32_t n, struct prefetch_trace **ret_trace);
+/* Makes a trace for lists of `n` files at most.  It takes about 2 bytes a file.  seeded: outlives the trace; traces of
+ * the same thread share it; NULL if no seed is tried.  Returns 0 or -ENOMEM. */
+int prefetch_trace_new(uint32_t n, struct prefetch_seeded *seeded, struct prefetch_trace **ret_trace);
 void prefetch_trace_free(struct prefetch_trace *trace); /* NULL is fine */
 uint32_t prefetch_trace_room(const struct prefetch_trace *trace);
 

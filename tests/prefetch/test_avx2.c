@@ -54,6 +54,7 @@ static void a_trace_takes_the_same_steps_as_a_slow_one(void **state)
 	const uint32_t most = 131072;
 	uint32_t *order = calloc(most, sizeof(*order)), *at = calloc(most, sizeof(*at)), cells[OPENED];
 	bool *opened = calloc(most, sizeof(*opened));
+	static struct prefetch_seeded seeded;
 	(void)state;
 	assert_true(order && at && opened);
 	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]) * (PREFETCH_SHUFFLE_PYTHON + 1); i++) {
@@ -61,7 +62,7 @@ static void a_trace_takes_the_same_steps_as_a_slow_one(void **state)
 		uint32_t n = sizes[i / (PREFETCH_SHUFFLE_PYTHON + 1)];
 		struct prefetch_trace *trace;
 		struct prefetch_rng rng;
-		assert_int_equal(prefetch_trace_new(n, &trace), 0);
+		assert_int_equal(prefetch_trace_new(n, &seeded, &trace), 0);
 		for (uint64_t seed = 0; seed < 6; seed++) {
 			identity(order, n);
 			prefetch_rng_seed(&rng, kind, seed);
@@ -86,20 +87,31 @@ static void a_trace_takes_the_same_steps_as_a_slow_one(void **state)
 	free(opened);
 }
 
+/* Both ways of seeding, all seeds of a range in turn, and the seeds in which a carry or the end of the numbers may
+ * lie. */
 static void seeds_side_by_side_are_seeded_as_one_by_one(void **state)
 {
-	static const enum prefetch_shuffle_kind kinds[] = { PREFETCH_SHUFFLE_NUMPY, PREFETCH_SHUFFLE_PYTHON };
-	static const uint32_t seeds[] = { 0, 9990, UINT32_MAX - 20 };
-	static uint32_t states[SHARD_MT19937_WORDS][PREFETCH_SEEDS];
+	static const enum prefetch_shuffle_kind kinds[] = { PREFETCH_SHUFFLE_TORCH, PREFETCH_SHUFFLE_NUMPY,
+		PREFETCH_SHUFFLE_PYTHON, PREFETCH_SHUFFLE_SAMPLE, PREFETCH_SHUFFLE_STD };
+	static const uint32_t ranges[] = { 0, 9990, 19650218 - 40, (1U << 16) - 40, (1U << 31) - 40, UINT32_MAX - 79 };
+	static struct prefetch_seeded seeded;
 	(void)state;
-	for (unsigned i = 0; i < 2 * 3; i++) {
-		prefetch_rng_seed_mt(kinds[i % 2], seeds[i / 2], states);
-		for (uint32_t k = 0; k < PREFETCH_SEEDS; k++) {
+	for (unsigned i = 0; i < 5 * 6; i++) {
+		for (uint32_t k = 0; k < 80; k++) {
+			uint32_t seed = ranges[i / 5] + k;
 			struct prefetch_rng rng;
-			prefetch_rng_seed(&rng, kinds[i % 2], seeds[i / 2] + k);
-			for (uint32_t w = 0; w < SHARD_MT19937_WORDS; w++)
-				assert_int_equal(states[w][k], rng.mt.state[w]);
+			prefetch_rng_seed(&rng, kinds[i % 5], seed);
+			assert_memory_equal(
+			        prefetch_seeded_state(&seeded, kinds[i % 5], seed), rng.mt.state, sizeof(rng.mt.state));
 		}
+	}
+	/* Back and forth, of two kinds in turn. */
+	for (uint32_t k = 0; k < 200; k++) {
+		uint32_t seed = k * k * UINT32_C(2654435761) % (k % 3 ? 50 : UINT32_MAX);
+		struct prefetch_rng rng;
+		prefetch_rng_seed(&rng, kinds[k % 5], seed);
+		assert_memory_equal(
+		        prefetch_seeded_state(&seeded, kinds[k % 5], seed), rng.mt.state, sizeof(rng.mt.state));
 	}
 }
 

@@ -124,7 +124,7 @@ static void a_trace_puts_files_where_the_shuffle_puts_them(void **state)
 	uint32_t cells[100];
 	uint64_t positions[100], random = 1;
 	(void)state;
-	assert_int_equal(prefetch_trace_new(N, &trace), 0);
+	assert_int_equal(prefetch_trace_new(N, NULL, &trace), 0);
 	for (unsigned kind = 0; kind <= PREFETCH_SHUFFLE_STD64; kind++) {
 		struct prefetch_rng rng;
 		whole(N, &(struct prefetch_shuffle){ .kind = kind, .seed = 3 }, order);
@@ -146,8 +146,9 @@ static void a_trace_keeps_the_right_seed(void **state)
 	struct prefetch_trace *trace;
 	uint32_t cells[OPENED], passed = 0;
 	uint64_t steps = 0, random = 7;
+	static struct prefetch_seeded seeded;
 	(void)state;
-	assert_int_equal(prefetch_trace_new(N, &trace), 0);
+	assert_int_equal(prefetch_trace_new(N, &seeded, &trace), 0);
 	for (unsigned kind = 0; kind <= PREFETCH_SHUFFLE_PYTHON; kind++) {
 		for (uint64_t seed = 0; seed < SEEDS; seed++) {
 			uint32_t first = seed % 3 == 0 ? 0 : seed % 3 * N / 4;
