@@ -142,6 +142,7 @@ struct family {
 	enum prefetch_sampler sampler;
 	uint32_t from, to; /* seeds [from, to); `deep`: words */
 	bool traced;       /* by prefetch_trace_try(): another library's shuffle, or torch's in contiguous parts */
+	bool quick, again; /* traced: by the quick test; not by it, after it has found nothing */
 	uint32_t skip;     /* words drawn before the permutation */
 	uint32_t draws;    /* RANDOM: how many seeds to try that are drawn after each manual seed */
 	uint32_t outputs;  /* that the filter checks; above PREFETCH_FILTER_WORDS: computed exactly, seed by seed */

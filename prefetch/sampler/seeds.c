@@ -200,10 +200,25 @@ static const enum prefetch_sampler shuffles[] = { PREFETCH_SAMPLER_NUMPY, PREFET
 	PREFETCH_SAMPLER_NUMPY_RNG, PREFETCH_SAMPLER_DISTRIBUTED };
 enum { SHUFFLES = sizeof(shuffles) / sizeof(shuffles[0]) };
 
+static void add_each(struct seeds *s, struct family family)
+{
+	for (unsigned i = 0; i < SHUFFLES; i++) {
+		family.sampler = shuffles[i];
+		family.traced = true;
+		add_family(s, family);
+	}
+}
+
 static void add_shuffles(struct seeds *s, uint32_t from, uint32_t to)
 {
-	for (unsigned i = 0; i < SHUFFLES; i++)
-		add_family(s, (struct family){ .sampler = shuffles[i], .from = from, .to = to, .traced = true });
+	add_each(s, (struct family){ .from = from, .to = to });
+}
+
+/* Quickly first, which finds most right seeds in two fifths of the time. */
+static void add_shuffles_quickly(struct seeds *s, uint32_t from, uint32_t to)
+{
+	add_each(s, (struct family){ .from = from, .to = to, .quick = true });
+	add_each(s, (struct family){ .from = from, .to = to, .again = true });
 }
 
 /* How many seeds of other libraries are tried at once.  A seed costs about 4 x files / opens steps. */
@@ -271,13 +286,13 @@ static void plan_more_shuffles(const struct prefetch_recognise *r, struct seeds 
 {
 	uint32_t end = r->options.shuffle_max < LIKELY_SEEDS ? r->options.shuffle_max + 1 : LIKELY_SEEDS;
 	if (!r->rolling)
-		add_shuffles(s, near_shuffles(r), end);
+		add_shuffles_quickly(s, near_shuffles(r), end);
 }
 
 static void plan_all_shuffles(const struct prefetch_recognise *r, struct seeds *s)
 {
 	if (!r->rolling)
-		add_shuffles(s, LIKELY_SEEDS, r->options.shuffle_max + 1);
+		add_shuffles_quickly(s, LIKELY_SEEDS, r->options.shuffle_max + 1);
 }
 
 /* Every family of hypotheses with seeds, in the order in which they are tried. */
@@ -688,8 +703,10 @@ static bool try_traced(struct seeds *s, const struct family *family, uint64_t *s
 	for (uint32_t i = 0; i < s->n_traced; i++) {
 		if (i >= s->n_targets && costs_much(family, &s->targets[i], s->at))
 			continue;
+		if (family->again && s->targets[i].n <= PREFETCH_TRACE_SHORT)
+			continue; /* it was shuffled whole */
 		s->tried++;
-		if (!s->traces[i] || !prefetch_trace_try(s->traces[i], kind, s->at, steps))
+		if (!s->traces[i] || !prefetch_trace_try(s->traces[i], kind, s->at, family->quick, steps))
 			continue;
 		*steps += s->targets[i].n;
 		if (verify_traced(s, i, &source))

@@ -17,9 +17,10 @@ enum {
 
 /* The weight of a gap of x mean gaps, in nats: ln of its probability under a right seed over that under a wrong one.  A
  * wrong seed has gaps as e^-x.  A right one has four in five small ones, and else gaps of ten mean gaps, which are
- * other readers' opens and other ranks' parts. */
+ * other readers' opens and other ranks' parts.  In most cases one long gap makes a seed wrong for the quick test, and
+ * three for the other one. */
 static const float SMALL_NATS = 1.86F, LONG_NATS = -3.91F, LONG_NATS_EACH = 0.9F;
-static const float WRONG_NATS = -7, RIGHT_NATS = 20;
+static const float WRONG_NATS = -7, QUICK_WRONG_NATS = -2, RIGHT_NATS = 20;
 
 struct prefetch_trace {
 	uint32_t room, n, n_opened;
@@ -29,9 +30,9 @@ struct prefetch_trace {
 	uint64_t *bits;
 	uint16_t *ids; /* a cell each: number of the opened file + 1; all 0 between calls */
 	uint32_t touched[TOUCHED_MAX], n_touched;
-	float per_step; /* mean gaps */
-	float nats;
-	uint32_t last; /* step of the last opened file that became final */
+	float per_step;         /* mean gaps */
+	float nats, wrong_nats; /* so far; the seed is wrong at so many */
+	uint32_t last;          /* step of the last opened file that became final */
 	struct prefetch_rng rng;
 	uint32_t words[SHARD_MT19937_WORDS], next; /* of rng, made a block at a time */
 	struct prefetch_seeded *seeded;
@@ -88,7 +89,7 @@ static bool decide(struct prefetch_trace *t, uint32_t step)
 	float gap = (float)(step - t->last) * t->per_step;
 	t->last = step;
 	t->nats += gap * SMALL <= 1 ? SMALL_NATS : LONG_NATS + gap * LONG_NATS_EACH;
-	return t->nats > WRONG_NATS && t->nats < RIGHT_NATS;
+	return t->nats > t->wrong_nats && t->nats < RIGHT_NATS;
 }
 
 /* Cell `top` is final from this step on, and `from` is the cell whose file it gets.  False: the seed is decided. */
@@ -281,11 +282,13 @@ static uint32_t steps_of(struct prefetch_trace *t, enum prefetch_shuffle_kind ki
 	return trace(t, kind);
 }
 
-bool prefetch_trace_try(struct prefetch_trace *t, enum prefetch_shuffle_kind kind, uint64_t seed, uint64_t *steps)
+bool prefetch_trace_try(
+        struct prefetch_trace *t, enum prefetch_shuffle_kind kind, uint64_t seed, bool quick, uint64_t *steps)
 {
 	if (t->n <= PREFETCH_TRACE_SHORT || kind > PREFETCH_SHUFFLE_PYTHON)
 		return true;
 	t->nats = 0;
+	t->wrong_nats = quick ? QUICK_WRONG_NATS : WRONG_NATS;
 	t->last = 0;
 	t->n_touched = 0;
 	seed_rng(t, kind, (uint32_t)seed);
@@ -294,7 +297,7 @@ bool prefetch_trace_try(struct prefetch_trace *t, enum prefetch_shuffle_kind kin
 		bit_clear(t->bits, t->touched[i]);
 	for (uint32_t i = 0; i < t->n_opened; i++)
 		bit_set(t->bits, t->cells[i]);
-	return t->nats > WRONG_NATS;
+	return t->nats > t->wrong_nats;
 }
 
 void prefetch_trace_positions(

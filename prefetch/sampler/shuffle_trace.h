@@ -13,6 +13,9 @@
  * opens steps: 3,000 of 10^5 with 96 opens.  The test needs one bit for each file, because files that were not opened
  * are all alike.  One open in ten may be another reader's.
  *
+ *   A quick test gives up a seed after one gap, in most cases, which are 1,400 steps.  Then a single open of another
+ *   reader that becomes final early hides the right seed, so seeds are tried quickly first, and then again.
+ *
  * Threads: any, one at a time for each object. */
 #ifndef DDPFS_PREFETCH_SAMPLER_SHUFFLE_TRACE_H
 #define DDPFS_PREFETCH_SAMPLER_SHUFFLE_TRACE_H
@@ -41,7 +44,8 @@ void prefetch_trace_set(struct prefetch_trace *trace, uint32_t n, const uint32_t
 
 /* Returns whether this seed can be the right one.  kind: TORCH, NUMPY, NUMPY_RNG or PYTHON (which does for SAMPLE).
  * Adds the steps that it did to *steps. */
-bool prefetch_trace_try(struct prefetch_trace *trace, enum prefetch_shuffle_kind kind, uint64_t seed, uint64_t *steps);
+bool prefetch_trace_try(
+        struct prefetch_trace *trace, enum prefetch_shuffle_kind kind, uint64_t seed, bool quick, uint64_t *steps);
 
 /* Does the whole shuffle.  Writes the position of each opened file, in the order of `cells`. */
 void prefetch_trace_positions(

@@ -139,13 +139,15 @@ static void a_trace_puts_files_where_the_shuffle_puts_them(void **state)
 	prefetch_trace_free(trace);
 }
 
-/* Few wrong seeds pass, soon; the right one does, also if one open in ten is another reader's. */
+/* Few wrong seeds pass, soon; the right one does, also if one open in ten is another reader's, unless it is tried
+ * quickly. */
 static void a_trace_keeps_the_right_seed(void **state)
 {
 	enum { OPENED = 96, SEEDS = 300 };
 	struct prefetch_trace *trace;
 	uint32_t cells[OPENED], passed = 0;
-	uint64_t steps = 0, random = 7;
+	uint32_t passed_quickly = 0;
+	uint64_t steps = 0, quick_steps = 0, ignored = 0, random = 7;
 	static struct prefetch_seeded seeded;
 	(void)state;
 	assert_int_equal(prefetch_trace_new(N, &seeded, &trace), 0);
@@ -160,14 +162,18 @@ static void a_trace_keeps_the_right_seed(void **state)
 					cells[i] = cells[k] == cells[i] ? order[far = far + 1] : cells[i];
 			}
 			prefetch_trace_set(trace, N, cells, OPENED);
-			if (!prefetch_trace_try(trace, kind, seed, &steps))
+			if (!prefetch_trace_try(trace, kind, seed, false, &ignored) ||
+			        (seed % 2 == 0 && !prefetch_trace_try(trace, kind, seed, true, &ignored)))
 				fail_msg("kind %u, seed %lu is lost", kind, (unsigned long)seed);
 			uint64_t before = steps;
-			passed += prefetch_trace_try(trace, kind, seed + SEEDS, &steps);
+			passed += prefetch_trace_try(trace, kind, seed + SEEDS, false, &steps);
 			assert_true(steps - before <= N);
+			passed_quickly += prefetch_trace_try(trace, kind, seed + SEEDS, true, &quick_steps);
 		}
 	}
 	assert_true(passed <= 4);
+	assert_true(passed_quickly <= 4);
+	assert_true(quick_steps * 2 < steps);
 	prefetch_trace_free(trace);
 }
 
@@ -425,6 +431,25 @@ static void large_seeds_are_recognised(void **state)
 		if (opens > OPENS_MAX || track.sampler != families[f].sampler || track.seed != seed)
 			fail_msg("family %u, seed %u: %u opens, seed %u", f, seed, opens, (unsigned)track.seed);
 		assert_int_equal(missed(r, track.id, 0, order, N), 0);
+		prefetch_recognise_free(r);
+	}
+}
+
+/* Another reader opens a file that becomes final early, so the quick test gives up the right seed. */
+static void a_seed_that_a_stranger_hides_is_tried_again(void **state)
+{
+	enum { SEED = 5000, EARLY = 50, AT = 20 };
+	(void)state;
+	for (unsigned f = 0; families[f].sampler != PREFETCH_SAMPLER_PYTHON_SAMPLE; f++) {
+		struct prefetch_recognise *r = new_recognise(10000);
+		whole(N, &(struct prefetch_shuffle){ .kind = families[f].kind, .seed = SEED }, order);
+		prefetch_recognise_opened(r, order, AT);
+		prefetch_recognise_opened(r, &order[N - 1 - EARLY], 1);
+		prefetch_recognise_opened(r, order + AT, OPENS_MAX - AT - 1);
+		work(r);
+		struct prefetch_recognised track = only_track(r);
+		assert_int_equal(track.sampler, families[f].sampler);
+		assert_int_equal(track.seed, SEED);
 		prefetch_recognise_free(r);
 	}
 }
@@ -845,6 +870,7 @@ int main(void)
 		cmocka_unit_test(a_ranks_own_part_is_recognised),
 		cmocka_unit_test(a_shuffled_list_by_name_is_recognised),
 		cmocka_unit_test(large_seeds_are_recognised),
+		cmocka_unit_test(a_seed_that_a_stranger_hides_is_tried_again),
 		cmocka_unit_test(ranks_with_their_own_parts_are_recognised),
 		cmocka_unit_test(ranks_with_their_own_parts_are_found_again_after_a_jump),
 		cmocka_unit_test(dali_is_recognised_and_followed),
