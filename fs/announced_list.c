@@ -147,7 +147,7 @@ int fs_announced_list_restore(const struct fs_announced_list_options *options, c
 	uint64_t last = (record->end - 1) / FS_ORDER_BLOCK, chunk_blocks = record->chunk / FS_ORDER_BLOCK;
 	if (record->end == 0 || record->begin > record->place || record->chunk % FS_ORDER_BLOCK || chunk_blocks == 0 ||
 	        chunk_blocks > FS_ANNOUNCED_CHUNK_BLOCKS || record->first % record->chunk ||
-	        record->place >= record->end || record->first > record->place ||
+	        record->place > record->end || record->first > record->place ||
 	        last - record->first / FS_ORDER_BLOCK >= FS_HANDOVER_BLOCKS_MAX || last > UINT32_MAX)
 		return -ENODATA;
 	own.chunk_blocks = (uint32_t)chunk_blocks;
@@ -203,10 +203,23 @@ const char *fs_announced_list_name(const struct fs_announced_list *list)
 	return list->name;
 }
 
+static bool other_is_ahead(const struct fs_announced_list *list)
+{
+	return list->other.first > list->state.high && list->other.last + 1 < list->end;
+}
+
+/* Its entries must not have been given back, and the reader must have entries left. */
+static bool other_is_behind(const struct fs_announced_list *list)
+{
+	uint64_t cursor = list->state.cursor;
+	return list->other.first >= list->first && list->other.last < cursor && cursor < list->end;
+}
+
 void fs_announced_list_state(const struct fs_announced_list *list, struct fs_announced_state *ret_state)
 {
 	*ret_state = list->state;
 	ret_state->end = list->end;
+	ret_state->apart = list->state.apart && (other_is_ahead(list) || other_is_behind(list));
 }
 
 /* ---- entries ---- */
@@ -655,21 +668,26 @@ static void forget_places(struct fs_announced_list *list, uint64_t low, uint64_t
 	}
 }
 
-/* Books the latest opens in the ring as used that lie in [low, high]. */
+/* Books the latest opens in the ring as used that lie in [low, high], and takes them out of it. Those for which there
+ * is no room in @places stay for fs_announced_list_reached. */
 static void use_ring(struct fs_announced_list *list, unsigned latest, uint64_t low, uint64_t high,
         uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n)
 {
 	*ret_n = 0;
 	for (unsigned i = latest; i >= 1; i--) {
 		uint64_t place = ring_place(list, i);
-		if (place < low || place > high || *ret_n == FS_ANNOUNCED_RING)
+		if (place < low || place > high)
 			continue;
+		if (*ret_n == FS_ANNOUNCED_RING) {
+			list->soon = place < list->soon ? place : list->soon;
+			continue;
+		}
+		list->ring[(list->ring_n - i) % RING].place = NOWHERE;
 		if (is_used(list, place))
 			continue;
 		book_use(list, place);
 		places[(*ret_n)++] = place;
 	}
-	forget_places(list, low, high);
 	advance(list);
 }
 
@@ -683,7 +701,7 @@ void fs_announced_list_reached(struct fs_announced_list *list, uint64_t places[F
 	list->soon = NOWHERE;
 	for (unsigned i = 1; i <= ring_length(list); i++) {
 		uint64_t place = ring_place(list, i);
-		list->soon = place >= s->high && place < list->soon ? place : list->soon;
+		list->soon = place >= s->cursor && place < list->soon ? place : list->soon;
 	}
 }
 
@@ -693,13 +711,14 @@ static bool move_reader(struct fs_announced_list *list, uint64_t places[FS_ANNOU
 	struct fs_announced_state *s = &list->state;
 	uint64_t low, high;
 	if (list->ring_n < RING_ENOUGH || list->ring[(list->ring_n - RING_ENOUGH) % RING].sure < s->sure ||
-	        neighbours(list, &low, &high) < RING_SURE || high - low >= FS_ANNOUNCED_BEHIND)
-		return false;
+	        neighbours(list, &low, &high) < RING_SURE || high - low >= FS_ANNOUNCED_BEHIND || low < list->first)
+		return false; /* `first`: those entries were given back meanwhile */
 	for (uint64_t p = low; p < (s->high > high ? s->high : high + 1); p++)
 		set_used(list, p, false);
 	s->cursor = low;
 	s->high = low;
 	s->moves++;
+	s->apart = false;
 	use_ring(list, RING_ENOUGH, low, high, places, ret_n);
 	list->ring_n = 0;
 	list->bad = list->astray = 0;
@@ -727,11 +746,11 @@ bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, u
 		use_ring(list, ring_length(list), s->cursor, run.last, places, ret_n);
 		return true;
 	}
-	if (apart < UINT64_MAX && run.n >= RUN_ENOUGH && s->sure - run.sure >= GOES_ON && run.last + 1 < list->end &&
-	        (run.first > s->high || run.last < s->cursor)) {
+	if (apart < UINT64_MAX && run.n >= RUN_ENOUGH && s->sure - run.sure >= GOES_ON) {
 		list->other = run;
-		s->apart = true;
-		return false;
+		s->apart = other_is_ahead(list) || other_is_behind(list);
+		if (s->apart)
+			return false;
 	}
 	return move_reader(list, places, ret_n);
 }
@@ -752,8 +771,9 @@ static void shorten(struct fs_announced_list *list, uint64_t end)
 	}
 }
 
-/* Makes a list of the entries from `begin` on. It shares the blocks. */
-static int list_of_rest(const struct fs_announced_list *list, uint64_t begin, struct fs_announced_list **ret_rest)
+/* Makes a list of the entries [begin, end). It shares the blocks. */
+static int list_of_part(
+        const struct fs_announced_list *list, uint64_t begin, uint64_t end, struct fs_announced_list **ret_part)
 {
 	struct fs_announced_list_options options = {
 		.memory = list->memory,
@@ -762,48 +782,52 @@ static int list_of_rest(const struct fs_announced_list *list, uint64_t begin, st
 		.chunk_blocks = list->chunk_blocks,
 		.n_samples = list->n_samples,
 	};
-	struct fs_announced_list *rest;
-	int rc = fs_announced_list_new(&options, &rest);
+	struct fs_announced_list *part;
+	int rc = fs_announced_list_new(&options, &part);
 	if (rc < 0)
 		return rc;
-	rest->begin = begin;
-	rest->first = begin - begin % list->chunk_entries;
-	for (size_t i = (rest->first - list->first) / FS_ORDER_BLOCK; i < list->n_blocks; i++) {
-		rc = add_block(&rest->blocks, &rest->n_blocks, &rest->room, list->blocks[i]);
+	part->begin = begin;
+	part->first = begin > list->first ? begin - begin % list->chunk_entries : list->first;
+	uint64_t last = (end - 1 - list->first) / FS_ORDER_BLOCK;
+	for (uint64_t i = (part->first - list->first) / FS_ORDER_BLOCK; i <= last; i++) {
+		rc = add_block(&part->blocks, &part->n_blocks, &part->room, list->blocks[i]);
 		if (rc < 0) {
-			fs_announced_list_free(rest);
+			fs_announced_list_free(part);
 			return rc;
 		}
 		fs_order_memory_get(list->memory, list->blocks[i]);
 	}
-	rest->soon = list->soon;
-	memcpy(rest->ring, list->ring, sizeof(rest->ring)); /* where further readers are */
-	rest->ring_n = list->ring_n;
-	rest->end = list->end;
-	rest->state = list->state;
-	rest->state.used = rest->state.moves = 0;
-	*ret_rest = rest;
+	part->soon = list->soon;
+	memcpy(part->ring, list->ring, sizeof(part->ring)); /* where further readers are */
+	part->ring_n = list->ring_n;
+	part->end = end;
+	part->state = list->state;
+	part->state.end = end;
+	part->state.used = part->state.moves = 0;
+	*ret_part = part;
 	return 0;
 }
 
-int fs_announced_list_split(struct fs_announced_list *list, struct fs_announced_list **ret_rest)
+int fs_announced_list_split(struct fs_announced_list *list, struct fs_announced_list **ret_other)
 {
-	struct fs_announced_state *s = &list->state;
-	bool is_ahead = list->other.first > s->high;
-	uint64_t own = s->cursor, others = list->other.last + 1, begin = is_ahead ? list->other.first : own;
-	s->apart = false;
-	forget_places(list, list->other.first, list->other.last);
-	int rc = list_of_rest(list, begin, ret_rest);
+	struct fs_announced_list *part;
+	const struct run *other = &list->other;
+	bool is_ahead = other_is_ahead(list);
+	uint64_t at = is_ahead ? other->first : list->state.cursor; /* where the second part begins */
+	list->state.apart = false;
+	int rc = list_of_part(list, is_ahead ? at : list->begin, is_ahead ? list->end : at, &part);
 	if (rc < 0)
 		return rc;
-	struct fs_announced_state *r = &(*ret_rest)->state;
-	r->cursor = r->high = is_ahead ? others : own;
-	shorten(list, begin);
-	if (!is_ahead) {
-		for (uint64_t p = others; p < begin; p++)
-			set_used(list, p, false);
-		s->cursor = s->high = others;
-	}
+	part->state.cursor = part->state.high = other->last + 1;
+	forget_places(list, other->first, other->last);
+	forget_places(part, other->first, other->last);
+	forget_places(is_ahead ? list : part, at, NOWHERE);
+	forget_places(is_ahead ? part : list, 0, at - 1); /* the first part has entries */
+	if (is_ahead)
+		shorten(list, at);
+	else
+		list->begin = at;
 	list->bad = list->astray = 0;
+	*ret_other = part;
 	return 0;
 }

@@ -139,10 +139,11 @@ void fs_announced_list_reached(struct fs_announced_list *list, uint64_t places[F
 bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, uint64_t apart,
         uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n);
 
-/* Splits a list with the state `apart` between its two readers. It ends where *ret_rest begins. With the caller's lock
- * held. Nobody may write into the list, and no stream may read it. Then call fs_announced_list_build for both.
- * Returns 0; -ENOMEM: the list is as it was. */
-int fs_announced_list_split(struct fs_announced_list *list, struct fs_announced_list **ret_rest);
+/* Splits a list with the state `apart`. It keeps its reader, and *ret_other has the other one, with the entries behind
+ * it or before it: the `end` of both tells. With the caller's lock held. Nobody may write into the list, and no stream
+ * may read it. Then call fs_announced_list_build for both.
+ * Returns 0; -ENOMEM: nothing was done. */
+int fs_announced_list_split(struct fs_announced_list *list, struct fs_announced_list **ret_other);
 
 /* Writes what a successor needs into the record of list @number. With the caller's lock held. */
 void fs_announced_list_save(const struct fs_announced_list *list, uint32_t number);

@@ -150,6 +150,26 @@ static bool has_parts(const struct fs_announced_orders *orders, const struct hel
 	return false;
 }
 
+/* Of the parts of a list the last one grows, and the others are closed. Under the lock. */
+static void close_parts(struct fs_announced_orders *orders)
+{
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		struct held *held = &orders->table[i];
+		struct fs_announced_state state, others;
+		if (!counts(held))
+			continue;
+		fs_announced_list_state(held->list, &state);
+		held->closed = false;
+		for (unsigned k = 0; k < LISTS_MAX && !held->closed; k++) {
+			struct held *other = &orders->table[k];
+			if (!counts(other) || fs_announced_list_id(other->list) != fs_announced_list_id(held->list))
+				continue;
+			fs_announced_list_state(other->list, &others);
+			held->closed = others.end > state.end;
+		}
+	}
+}
+
 /* Finds a free place in the table. NULL: there is none. Counts the lists that are not ending, and the parts beside the
  * last one of each. Under the lock. */
 static struct held *free_place(struct fs_announced_orders *orders, unsigned *ret_lists, unsigned *ret_parts)
@@ -492,6 +512,7 @@ static enum task task_of(struct fs_announced_orders *orders, struct held *held)
 	if (state.wrong && !held->writing) {
 		held->ending = true;
 		orders->ended = false;
+		close_parts(orders);
 		return TASK_DROP;
 	}
 	if (state.apart && held->stream && !held->writing && free_place(orders, &lists, &parts))
@@ -504,27 +525,28 @@ static enum task task_of(struct fs_announced_orders *orders, struct held *held)
 		orders->others = 0;
 		return TASK_END;
 	}
-	if (rc < 0 || held->failed)
+	if (rc < 0 || held->failed || (!held->stream && state.cursor == state.end))
 		return TASK_NONE; /* the next call tries again */
 	return !held->stream ? TASK_BEGIN : rc > 0 ? TASK_REFRESH : TASK_NONE;
 }
 
-/* Splits a list, and takes the part behind it into the table. Returns NULL if there is no memory for it. */
+/* Splits a list, and takes the new part into the table. Returns NULL if that is not possible now: main has begun to
+ * write, or there is no memory. */
 static struct held *split(struct fs_announced_orders *orders, struct held *held)
 {
 	unsigned lists, parts;
 	lock_for_scope(&orders->lock);
-	struct held *rest = free_place(orders, &lists, &parts);
+	struct held *other = free_place(orders, &lists, &parts);
 	struct fs_announced_list *list;
-	if (!rest || fs_announced_list_split(held->list, &list) < 0)
+	if (!other || held->writing || fs_announced_list_split(held->list, &list) < 0)
 		return NULL;
-	*rest = *held;
-	rest->list = list;
-	held->closed = true;
+	*other = *held;
+	other->list = list;
+	close_parts(orders);
 	/* Between the two a successor finds some entries twice, and misses none. */
-	fs_announced_list_save(rest->list, (uint32_t)(rest - orders->table));
+	fs_announced_list_save(other->list, (uint32_t)(other - orders->table));
 	fs_announced_list_save(held->list, (uint32_t)(held - orders->table));
-	return rest;
+	return other;
 }
 
 static void count_dropped(struct fs_announced_orders *orders)
@@ -537,13 +559,13 @@ static void count_dropped(struct fs_announced_orders *orders)
 static void do_split(struct fs_announced_orders *orders, struct held *held)
 {
 	end_stream(orders, held);
-	struct held *rest = split(orders, held);
+	struct held *other = split(orders, held);
 	build(orders, held);
 	begin_list(orders, held);
-	if (!rest)
+	if (!other)
 		return;
-	build(orders, rest);
-	begin_list(orders, rest);
+	build(orders, other);
+	begin_list(orders, other);
 }
 
 static void do_task(struct fs_announced_orders *orders, struct held *held, enum task task)
@@ -627,22 +649,23 @@ static int restore_list(struct fs_announced_orders *orders, struct held *held,
 	return rc;
 }
 
-/* All parts of a list but the last one are closed. */
-static void close_parts(struct fs_announced_orders *orders)
+/* A server that died while it split a list has left two parts with the same entries. */
+static void cut_part(const struct fs_handover_announced *records, uint32_t number, struct fs_handover_list *record)
 {
-	lock_for_scope(&orders->lock);
-	for (unsigned i = 0; i < LISTS_MAX; i++) {
-		for (unsigned k = 0; k < LISTS_MAX; k++) {
-			struct held *held = &orders->table[i], *other = &orders->table[k];
-			if (!held->list || !other->list ||
-			        fs_announced_list_id(held->list) != fs_announced_list_id(other->list))
-				continue;
-			struct fs_announced_state state, others;
-			fs_announced_list_state(held->list, &state);
-			fs_announced_list_state(other->list, &others);
-			held->closed |= others.end > state.end;
-		}
+	for (uint32_t i = 0; i < LISTS_MAX; i++) {
+		struct fs_handover_list other;
+		if (i == number || !fs_handover_load_list(records, i, &other) || other.id != record->id ||
+		        other.begin >= record->end || other.end <= record->begin)
+			continue;
+		if (other.begin > record->begin)
+			record->end = other.begin;
+		else if (other.begin == record->begin && other.end < record->end)
+			record->begin = other.end;
 	}
+	if (record->place < record->begin)
+		record->place = record->begin;
+	if (record->place > record->end)
+		record->place = record->end;
 }
 
 void fs_announced_orders_restore(struct fs_announced_orders *orders)
@@ -653,6 +676,7 @@ void fs_announced_orders_restore(struct fs_announced_orders *orders)
 		struct held *held = &orders->table[i];
 		if (!fs_handover_load_list(records, i, &record))
 			continue;
+		cut_part(records, i, &record);
 		struct fs_announced_list_options options = {
 			.memory = orders->memory,
 			.name = record.name,
@@ -664,6 +688,7 @@ void fs_announced_orders_restore(struct fs_announced_orders *orders)
 			log_warning("the announced list of a server that ended is lost: announce it again");
 	}
 	fs_order_memory_sweep(orders->memory);
+	lock_for_scope(&orders->lock);
 	close_parts(orders);
 }
 

@@ -320,7 +320,7 @@ struct parts {
 	unsigned n, elsewhere;
 };
 
-static void open_in_parts(struct parts *parts, uint32_t sample)
+static void open_somewhere(struct parts *parts, uint32_t sample)
 {
 	enum fs_announced_fit best = FS_ANNOUNCED_ELSEWHERE, fit;
 	struct fs_announced_list *in = NULL;
@@ -341,14 +341,23 @@ static void open_in_parts(struct parts *parts, uint32_t sample)
 	parts->elsewhere += best == FS_ANNOUNCED_ELSEWHERE;
 	for (unsigned i = 0; i < parts->n && best == FS_ANNOUNCED_ELSEWHERE; i++)
 		fs_announced_list_missed(parts->lists[i], sample, parts->n < PARTS ? APART : UINT64_MAX, places, &n);
+}
+
+static void split_parts(struct parts *parts)
+{
 	for (unsigned i = 0; i < parts->n; i++) {
-		if (!state_of(parts->lists[i]).apart)
+		if (!state_of(parts->lists[i]).apart || parts->n == PARTS)
 			continue;
-		assert_true(parts->n < PARTS);
 		assert_int_equal(fs_announced_list_split(parts->lists[i], &parts->lists[parts->n]), 0);
 		fs_announced_list_build(parts->lists[i]);
 		fs_announced_list_build(parts->lists[parts->n++]);
 	}
+}
+
+static void open_in_parts(struct parts *parts, uint32_t sample)
+{
+	open_somewhere(parts, sample);
+	split_parts(parts);
 }
 
 /* Each worker reads a contiguous part: the list is split, and each part is read in order to its end. */
@@ -418,12 +427,69 @@ static void a_reader_that_begins_at_the_beginning_splits_the_list(void **unused)
 	}
 	assert_int_equal(parts.n, 2);
 	assert_true(parts.elsewhere <= 40);
-	assert_int_equal(state_of(parts.lists[0]).high, AT - 10000);
-	assert_in_range(state_of(parts.lists[0]).end, AT, AT + 40);
-	assert_int_equal(state_of(parts.lists[1]).high, AT + 10000);
-	assert_int_equal(state_of(parts.lists[1]).end, N);
+	assert_int_equal(state_of(parts.lists[0]).high, AT + 10000);
+	assert_int_equal(state_of(parts.lists[0]).end, N);
+	assert_int_equal(state_of(parts.lists[1]).high, AT - 10000);
+	assert_in_range(state_of(parts.lists[1]).end, AT, AT + 40);
 	for (unsigned i = 0; i < parts.n; i++)
 		fs_announced_list_free(parts.lists[i]);
+	free(samples);
+}
+
+/* Workers with large batches, and somebody who begins at the beginning: the workers go on as if nothing was. */
+static void workers_keep_their_place_when_a_reader_behind_them_gets_his_own(void **unused)
+{
+	enum { N = 30000, BATCH = 256, WORKERS = 4, AT = 10 * BATCH * WORKERS };
+	struct parts parts = { .n = 1 };
+	uint32_t *samples = shuffled(N);
+	uint64_t at[WORKERS];
+	(void)unused;
+	parts.lists[0] = make(1);
+	append(parts.lists[0], samples, N);
+	fs_announced_list_build(parts.lists[0]);
+	for (unsigned w = 0; w < WORKERS; w++)
+		at[w] = (uint64_t)w * BATCH;
+	for (uint64_t n = 0; n < N; n++) {
+		unsigned w = n % WORKERS;
+		while (at[w] >= N)
+			w = (w + 1) % WORKERS;
+		open_in_parts(&parts, samples[at[w]]);
+		at[w] += (at[w] + 1) % BATCH ? 1 : (uint64_t)BATCH * (WORKERS - 1) + 1;
+		if (n == AT)
+			parts.elsewhere = 0;
+		if (n > AT && n <= AT + 2000)
+			open_in_parts(&parts, samples[n - AT]);
+	}
+	assert_int_equal(parts.n, 2);
+	assert_true(parts.elsewhere <= N / BATCH + 20); /* a batch that begins, and the reader behind */
+	assert_int_equal(state_of(parts.lists[0]).cursor, N);
+	assert_int_equal(state_of(parts.lists[1]).high, 2001);
+	for (unsigned i = 0; i < parts.n; i++)
+		fs_announced_list_free(parts.lists[i]);
+	free(samples);
+}
+
+/* The watcher brings many opens at once: a list is split after all of them. */
+static void readers_that_have_met_meanwhile_share_the_list(void **unused)
+{
+	enum { N = 8000, AT = 1500 };
+	struct parts parts = { .n = 1 };
+	uint32_t *samples = shuffled(N);
+	(void)unused;
+	parts.lists[0] = make(1);
+	append(parts.lists[0], samples, N);
+	fs_announced_list_build(parts.lists[0]);
+	for (uint64_t i = 0; i < 100; i++) {
+		open_somewhere(&parts, samples[i]);
+		if (i < 20)
+			open_somewhere(&parts, samples[AT + i]);
+	}
+	assert_true(state_of(parts.lists[0]).apart);
+	for (uint64_t i = 100; i < N; i++)
+		open_somewhere(&parts, samples[i]);
+	assert_false(state_of(parts.lists[0]).apart);
+	assert_int_equal(state_of(parts.lists[0]).cursor, N);
+	fs_announced_list_free(parts.lists[0]);
 	free(samples);
 }
 
@@ -523,7 +589,8 @@ static void a_successor_goes_on(void **unused)
 	/* Nothing in a record is believed. */
 	const struct fs_handover_list bad[] = {
 		{ .end = 0 },
-		{ .end = N, .place = N, .chunk = BLOCK },
+		{ .end = N, .place = N + 1, .chunk = BLOCK },
+		{ .end = N, .begin = 6, .place = 5, .chunk = BLOCK },
 		{ .end = N, .chunk = BLOCK + 1 },
 		{ .end = N, .chunk = 17 * (uint64_t)BLOCK },
 		{ .end = N, .chunk = BLOCK, .first = 1, .place = 5 },
@@ -612,6 +679,113 @@ static void an_entry_that_is_no_sample_is_not_taken_over(void **unused)
 	assert_int_equal(fs_announced_list_restore(&options, &record, &next), -ENODATA);
 }
 
+/* ---- readers of any kind ---- */
+
+/* What the parts of a list must be at any time: they follow each other, and each has its reader within it. */
+static void check_parts(const struct parts *parts, uint64_t n)
+{
+	uint64_t covered = 0;
+	for (unsigned i = 0; i < parts->n; i++) {
+		struct fs_handover_list record;
+		struct fs_announced_state s = state_of(parts->lists[i]);
+		fs_announced_list_save(parts->lists[i], i);
+		assert_true(fs_handover_load_list(fs_handover_announced(handover), i, &record));
+		assert_true(record.begin < record.end && record.first <= s.cursor && record.begin <= s.cursor);
+		assert_true(s.cursor <= s.high && s.high <= s.end && s.end == record.end);
+		covered += record.end - record.begin;
+		for (unsigned k = 0; k < i; k++) {
+			struct fs_handover_list other;
+			assert_true(fs_handover_load_list(fs_handover_announced(handover), k, &other));
+			assert_true(other.end <= record.begin || record.end <= other.begin);
+		}
+	}
+	assert_int_equal(covered, n);
+}
+
+static void hand_over(struct parts *parts)
+{
+	struct fs_announced_list_options options = { .name = "train", .id = 7, .n_samples = SAMPLES };
+	for (unsigned i = 0; i < parts->n; i++) {
+		fs_announced_list_save(parts->lists[i], i);
+		fs_announced_list_leave(parts->lists[i]);
+	}
+	fs_order_memory_free(memory);
+	assert_int_equal(fs_order_memory_new(handover, &memory), 0);
+	options.memory = memory;
+	for (unsigned i = 0; i < parts->n; i++) {
+		struct fs_handover_list record;
+		assert_true(fs_handover_load_list(fs_handover_announced(handover), i, &record));
+		assert_int_equal(fs_announced_list_restore(&options, &record, &parts->lists[i]), 0);
+		fs_announced_list_build(parts->lists[i]);
+	}
+	fs_order_memory_sweep(memory);
+}
+
+/* The part that grows. */
+static struct fs_announced_list *last_part(const struct parts *parts)
+{
+	struct fs_announced_list *last = parts->lists[0];
+	for (unsigned i = 1; i < parts->n; i++)
+		last = state_of(parts->lists[i]).end > state_of(last).end ? parts->lists[i] : last;
+	return last;
+}
+
+/* Several readers of any speed, in bursts, with looks at other files; the list is split, appended to and handed over at
+ * any time. */
+static void parts_stay_whole_whatever_is_opened(void **unused)
+{
+	static const uint32_t sizes[] = { 4000, 12000, 80000, 170000 };
+	(void)unused;
+	for (unsigned round = 0; round < 40; round++) {
+		uint32_t n = sizes[draw(4)], more = draw(2) ? 0 : 1 + draw(n), all = n + more, readers = 1 + draw(5);
+		bool again = draw(3) == 0, looks = draw(2), hands_over = draw(3) == 0;
+		uint32_t lag = 1 + draw(300), burst = draw(2) ? 1 : 1 + draw(60);
+		uint64_t at[PARTS], end[PARTS], left = all, opens = 0;
+		unsigned speed[PARTS];
+		struct parts parts = { .n = 1 };
+		uint32_t *samples = again ? drawn(all, n / 4 + 1) : shuffled(all < SAMPLES ? all : SAMPLES);
+		if (!again && all > SAMPLES)
+			all = n + (more = SAMPLES - n), left = all;
+		parts.lists[0] = make(1 + draw(2));
+		append(parts.lists[0], samples, n);
+		fs_announced_list_build(parts.lists[0]);
+		for (unsigned r = 0; r < readers; r++) {
+			at[r] = (uint64_t)all * r / readers;
+			end[r] = (uint64_t)all * (r + 1) / readers;
+			speed[r] = 1 + draw(10);
+		}
+		while (left > 0) {
+			unsigned r = draw(readers);
+			if (at[r] == end[r] || draw(10) >= speed[r])
+				continue;
+			for (uint32_t k = 0; k < burst && at[r] < end[r]; k++, left--) {
+				open_somewhere(&parts, samples[at[r]++]);
+				if (++opens % lag == 0) {
+					for (unsigned i = 0; i < parts.n; i++)
+						fs_announced_list_build(parts.lists[i]);
+					split_parts(&parts);
+					check_parts(&parts, n);
+				}
+			}
+			if (looks && draw(100) == 0)
+				open_somewhere(&parts, samples[draw(all)]);
+			if (more > 0 && draw(2000) == 0) {
+				append(last_part(&parts), samples + n, more);
+				n += more;
+				more = 0;
+			}
+			if (hands_over && draw(5000) == 0)
+				hand_over(&parts);
+		}
+		split_parts(&parts);
+		check_parts(&parts, n);
+		for (unsigned i = 0; i < parts.n; i++)
+			fs_announced_list_free(parts.lists[i]);
+		assert_int_equal(fs_order_memory_bytes(memory), 0);
+		free(samples);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -625,12 +799,16 @@ int main(void)
 		cmocka_unit_test_setup_teardown(readers_of_contiguous_parts_split_the_list, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(
 		        a_reader_that_begins_at_the_beginning_splits_the_list, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+		        workers_keep_their_place_when_a_reader_behind_them_gets_his_own, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(readers_that_have_met_meanwhile_share_the_list, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_list_that_opens_do_not_follow_is_wrong, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_confirmed_list_outlasts_a_pause, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_confirmed_list_ends_when_its_files_come_otherwise, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_successor_goes_on, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_successor_goes_on_with_parts, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(an_entry_that_is_no_sample_is_not_taken_over, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(parts_stay_whole_whatever_is_opened, set_up, tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

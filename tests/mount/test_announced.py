@@ -348,6 +348,25 @@ def test_a_successor_goes_on_with_each_part_of_a_list(packed, mount):
     assert [one["entries"] for one in settled(mounted)["announced"]] == [100]
 
 
+def test_a_successor_keeps_the_end_of_a_list_that_was_read_first(packed, mount):
+    """The last part waits for the others, because it is the one that grows."""
+    mounted = mount(packed[0], "layout=tree,view=all,memory=16M")
+    order = random.Random(12).sample(packed[1], len(packed[1]))
+    half = len(order) // 2
+    follow(mounted, order)
+    read_parts(mounted, order, 2, end=320)
+    read_in_steps(mounted, order[half + 320:], 1)
+    first = mounted.server_pid()
+    os.kill(first, signal.SIGKILL)
+    assert mounted.server_pid() != first
+    wait_until(lambda: len(stats(mounted)["announced"]) == 2 and settled(mounted)["following"], "both parts")
+    assert stats(mounted)["orders_dropped"] == 0
+    follow(mounted, order[:200], append=True)
+    before, after = read_in_steps(mounted, order[320:half] + order[:200], 1)
+    assert misses(before, after) <= 16 and after["orders_dropped"] == 0
+    wait_until(lambda: not stats(mounted)["announced"], "all parts ended")
+
+
 def test_an_order_grows_while_it_is_read(mounted, packed):
     order = own_generator(packed[1])
     step, ahead = 64, 512
