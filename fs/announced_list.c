@@ -757,6 +757,12 @@ bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, u
 
 /* ---- splitting ---- */
 
+uint64_t fs_announced_list_part_bytes(const struct fs_announced_list *list)
+{
+	uint64_t kept = list->end - list->first, most = FS_ANNOUNCED_CHUNKS * list->chunk_entries;
+	return sizeof(uint32_t) * (kept < most ? kept : most);
+}
+
 /* Makes the list end before `end`. */
 static void shorten(struct fs_announced_list *list, uint64_t end)
 {

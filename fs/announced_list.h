@@ -139,6 +139,8 @@ void fs_announced_list_reached(struct fs_announced_list *list, uint64_t places[F
 bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, uint64_t apart,
         uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n);
 
+/* Returns the bytes of memory that the tables of one more part may take: 4 for each entry of its chunks. */
+uint64_t fs_announced_list_part_bytes(const struct fs_announced_list *list);
 /* Splits a list with the state `apart`. It keeps its reader, and *ret_other has the other one, with the entries behind
  * it or before it: the `end` of both tells. With the caller's lock held. Nobody may write into the list, and no stream
  * may read it. Then call fs_announced_list_build for both.

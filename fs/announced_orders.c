@@ -357,7 +357,10 @@ static void missed(struct fs_announced_orders *orders, uint32_t sample)
 	size_t n;
 	for (unsigned i = 0; i < LISTS_MAX; i++) {
 		struct held *held = &orders->table[i];
-		if (!held->stream || held->ending || !fs_announced_list_missed(held->list, sample, least, places, &n))
+		if (!held->stream || held->ending)
+			continue;
+		bool fits = fs_order_memory_fits(orders->memory, fs_announced_list_part_bytes(held->list));
+		if (!fs_announced_list_missed(held->list, sample, fits ? least : UINT64_MAX, places, &n))
 			continue;
 		for (size_t k = 0; k < n; k++)
 			tell_used(held, places[k], true);
