@@ -70,6 +70,14 @@ static int try_netlink(void)
 {
 	return socket(AF_NETLINK, SOCK_RAW, 0);
 }
+static int try_packet(void)
+{
+	return socket(AF_PACKET, SOCK_RAW, 0);
+}
+static int try_vsock(void)
+{
+	return socket(AF_VSOCK, SOCK_STREAM, 0);
+}
 static int outside = -1; /* a datagram socket from before */
 static const struct sockaddr_un somebody = { .sun_family = AF_UNIX, .sun_path = "/nowhere/log" };
 
@@ -102,6 +110,10 @@ static int try_sendmsg(void)
 static int try_sendmmsg(void)
 {
 	return (int)syscall(SYS_sendmmsg, outside, NULL, 0, 0);
+}
+static int try_listen(void)
+{
+	return listen(outside, 1);
 }
 static int try_pwrite(void)
 {
@@ -183,42 +195,46 @@ static int try_device(void)
 static const struct {
 	const char *name;
 	int (*fn)(void);
-	int expected; /* errno, or a signal (negative) */
+	int expected;   /* errno, or a signal (negative) */
+	bool for_store; /* a server whose dataset lies in a store may do it */
 } tries[] = {
-	{ "execve", try_execve, -SIGSYS },
-	{ "ptrace", try_ptrace, -SIGSYS },
-	{ "mount", try_mount, -SIGSYS },
-	{ "umount", try_umount, -SIGSYS },
-	{ "setuid", try_setuid, ENOSYS },
-	{ "process_vm_readv", try_process_vm_readv, ENOSYS },
-	{ "socket(AF_INET)", try_inet, ENOSYS },
-	{ "socket(AF_INET6)", try_inet6, ENOSYS },
-	{ "socket(AF_NETLINK)", try_netlink, ENOSYS },
-	{ "socket(AF_UNIX)", try_unix, ENOSYS },
-	{ "socketpair", try_socketpair, ENOSYS },
-	{ "connect", try_connect, ENOSYS },
-	{ "bind", try_bind, ENOSYS },
-	{ "sendto somebody", try_sendto, ENOSYS },
-	{ "sendmsg", try_sendmsg, ENOSYS },
-	{ "sendmmsg", try_sendmmsg, ENOSYS },
-	{ "fork", try_fork, ENOSYS },
-	{ "a namespace", try_namespace, ENOSYS },
-	{ "creating a file", try_create, ENOSYS },
-	{ "opening to write", try_write, ENOSYS },
-	{ "opening to read and write", try_both, ENOSYS },
-	{ "truncating", try_truncate, ENOSYS },
-	{ "openat2", try_openat2, ENOSYS },
-	{ "pwrite", try_pwrite, ENOSYS },
-	{ "unlink", try_unlink, ENOSYS },
-	{ "chmod", try_chmod, ENOSYS },
-	{ "kill", try_kill, ENOSYS },
-	{ "a priority", try_priority, ENOSYS },
-	{ "a signal to another's thread", try_tgkill, ENOSYS },
-	{ "setrlimit", try_limit, ENOSYS },
-	{ "a ring", try_ring, ENOSYS },
-	{ "memfd", try_memfd, ENOSYS },
-	{ "capset", try_capset, ENOSYS },
-	{ "ioctl of a device", try_device, ENOSYS },
+	{ "execve", try_execve, -SIGSYS, false },
+	{ "ptrace", try_ptrace, -SIGSYS, false },
+	{ "mount", try_mount, -SIGSYS, false },
+	{ "umount", try_umount, -SIGSYS, false },
+	{ "setuid", try_setuid, ENOSYS, false },
+	{ "process_vm_readv", try_process_vm_readv, ENOSYS, false },
+	{ "socket(AF_INET)", try_inet, ENOSYS, true },
+	{ "socket(AF_INET6)", try_inet6, ENOSYS, true },
+	{ "socket(AF_NETLINK)", try_netlink, ENOSYS, true },
+	{ "socket(AF_UNIX)", try_unix, ENOSYS, false },
+	{ "socket(AF_PACKET)", try_packet, ENOSYS, false },
+	{ "socket(AF_VSOCK)", try_vsock, ENOSYS, false },
+	{ "listen", try_listen, ENOSYS, false },
+	{ "socketpair", try_socketpair, ENOSYS, true },
+	{ "connect", try_connect, ENOSYS, true },
+	{ "bind", try_bind, ENOSYS, true },
+	{ "sendto somebody", try_sendto, ENOSYS, true },
+	{ "sendmsg", try_sendmsg, ENOSYS, true },
+	{ "sendmmsg", try_sendmmsg, ENOSYS, true },
+	{ "fork", try_fork, ENOSYS, false },
+	{ "a namespace", try_namespace, ENOSYS, false },
+	{ "creating a file", try_create, ENOSYS, false },
+	{ "opening to write", try_write, ENOSYS, false },
+	{ "opening to read and write", try_both, ENOSYS, false },
+	{ "truncating", try_truncate, ENOSYS, false },
+	{ "openat2", try_openat2, ENOSYS, false },
+	{ "pwrite", try_pwrite, ENOSYS, false },
+	{ "unlink", try_unlink, ENOSYS, false },
+	{ "chmod", try_chmod, ENOSYS, false },
+	{ "kill", try_kill, ENOSYS, false },
+	{ "a priority", try_priority, ENOSYS, false },
+	{ "a signal to another's thread", try_tgkill, ENOSYS, false },
+	{ "setrlimit", try_limit, ENOSYS, false },
+	{ "a ring", try_ring, ENOSYS, false },
+	{ "memfd", try_memfd, ENOSYS, false },
+	{ "capset", try_capset, ENOSYS, false },
+	{ "ioctl of a device", try_device, ENOSYS, false },
 };
 
 struct attempt {
@@ -227,7 +243,7 @@ struct attempt {
 	int got;
 };
 
-static bool with_tier; /* the server has a tier */
+static bool with_store, with_tier; /* the server has a dataset in a store, or a tier */
 
 static void *try_in_thread(void *arg)
 {
@@ -249,7 +265,7 @@ static int confined(int (*fn)(void))
 	if (pthread_create(&thread, NULL, try_in_thread, &attempt) != 0)
 		return NOT_CONFINED;
 	pthread_barrier_wait(&attempt.barrier);
-	if (fs_confine_calls(true, false, with_tier) < 0)
+	if (fs_confine_calls(true, with_store, with_tier) < 0)
 		return NOT_CONFINED;
 	pthread_barrier_wait(&attempt.barrier);
 	pthread_join(thread, NULL);
@@ -283,6 +299,29 @@ static void what_a_server_does_not_need_fails(void **state)
 			print_error("%s: %d instead of %d\n", tries[i].name, got, tries[i].expected);
 		bad += got != tries[i].expected;
 	}
+	close(outside);
+	assert_int_equal(bad, 0);
+}
+
+/* It connects to its store, and looks up names; it opens nothing to others. */
+static void a_server_with_a_store_may_connect_and_no_more(void **state)
+{
+	(void)state;
+	int bad = 0;
+#ifndef DDPFS_SECCOMP
+	skip();
+#endif
+	outside = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	with_store = true;
+	for (size_t i = 0; i < sizeof(tries) / sizeof(tries[0]); i++) {
+		int got = outcome(tries[i].fn);
+		bool right =
+		        tries[i].for_store ? got > 0 && got != ENOSYS && got != NOT_CONFINED : got == tries[i].expected;
+		if (!right)
+			print_error("%s: %d\n", tries[i].name, got);
+		bad += !right;
+	}
+	with_store = false;
 	close(outside);
 	assert_int_equal(bad, 0);
 }
@@ -581,6 +620,7 @@ int main(void)
 #endif
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_a_server_does_not_need_fails),
+		cmocka_unit_test(a_server_with_a_store_may_connect_and_no_more),
 		cmocka_unit_test(a_server_with_a_tier_may_write_to_it),
 		cmocka_unit_test(what_it_does_need_works),
 		cmocka_unit_test(it_talks_to_its_supervisor_and_to_who_comes),

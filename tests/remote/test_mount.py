@@ -413,6 +413,6 @@ def test_https_is_verified(tls_store, scratch, mount, monkeypatch):
     (scratch / "mnt").mkdir()
     refused = tools.run([tools.tool("ddpfs"), "mount", f"{tls_store.url}/train", scratch / "mnt", "-o", "view=all"],
                         check=False)
-    assert refused.returncode == 1 and "certificate" in refused.stderr
+    assert refused.returncode == 1 and "certificate" in refused.stderr and refused.stderr.count("\n") == 1
     monkeypatch.setenv("AWS_CA_BUNDLE", str(tls_store.certificate))
     assert contents(mount(f"{tls_store.url}/train", "view=all,layout=tree").path) == files

@@ -15,7 +15,7 @@ from mount import control
 
 
 class Refusing(BaseHTTPRequestHandler):
-    """Notes each request and refuses it."""
+    """Notes each request and refuses it, as a store without the object does or as AWS does in another region."""
 
     def log_message(self, *_arguments):
         pass
@@ -23,7 +23,9 @@ class Refusing(BaseHTTPRequestHandler):
     def do_GET(self):
         self.headers["method"] = self.command
         self.server.seen.append((self.path, self.headers))
-        self.send_response(404)
+        self.send_response(301 if self.server.region else 404)
+        if self.server.region:
+            self.send_header("x-amz-bucket-region", self.server.region)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -31,24 +33,36 @@ class Refusing(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def first_request(build_dir, monkeypatch):
-    """The path and headers of the first request for s3://buck/train."""
+def refusing(build_dir, monkeypatch):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
-    server.seen = []
+    server.seen, server.region = [], None
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://localhost:{server.server_address[1]}")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKX")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
 
-    def ask(**environment):
-        done = tools.run([tools.tool("mkshard"), "info", "s3://buck/train"], check=False, env=environment)
-        assert done.returncode != 0 and server.seen, done.stderr
-        return server.seen[0]
-    yield ask
+    yield server
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def first_request(refusing):
+    """The path and headers of the first request for s3://buck/train."""
+    def ask(**environment):
+        done = tools.run([tools.tool("mkshard"), "info", "s3://buck/train"], check=False, env=environment)
+        assert done.returncode != 0 and refusing.seen, done.stderr
+        return refusing.seen[0]
+    return ask
+
+
+def test_another_region_is_named_in_a_sentence(refusing):
+    refusing.region = "eu-west-3"
+    done = tools.run([tools.tool("mkshard"), "info", "s3://buck/train"], check=False, env={"AWS_REGION": "us-west-2"})
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "the bucket is in region 'eu-west-3', and requests go to 'us-west-2'; set AWS_REGION=eu-west-3" in done.stderr
 
 
 def signed(headers):
