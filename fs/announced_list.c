@@ -62,6 +62,7 @@ struct fs_announced_list {
 		uint64_t open; /* opens when it was used; 0: never */
 	} recent[1 << RECENT_BITS];
 	uint64_t opens;
+	uint64_t latest; /* place that fs_announced_list_use has booked */
 	struct {
 		uint64_t place, sure; /* sure: opens of the list until then */
 	} ring[RING];                 /* the latest opens that fit elsewhere */
@@ -543,6 +544,7 @@ void fs_announced_list_use(struct fs_announced_list *list, uint64_t place, bool 
 {
 	struct fs_announced_state *s = &list->state;
 	book_use(list, place);
+	list->latest = place;
 	advance(list);
 	s->sure += sure;
 	s->loose += !sure;
@@ -691,13 +693,29 @@ static void use_ring(struct fs_announced_list *list, unsigned latest, uint64_t l
 	advance(list);
 }
 
+/* Files that were drawn twice, not far apart, looked like files that are opened twice. Their reader has gone on since. */
+static void use_drawn_again(struct fs_announced_list *list, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n)
+{
+	for (uint64_t place = list->latest; place > list->begin && *ret_n < FS_ANNOUNCED_RING; place--) {
+		const struct fs_announced_chunk *chunk = chunk_at(list, (place - 1) / list->chunk_entries);
+		if (!chunk || is_used(list, place - 1) ||
+		        !lately(list, fs_announced_chunk_sample(chunk, (place - 1) % list->chunk_entries), AGAIN_OPENS))
+			break;
+		book_use(list, place - 1);
+		places[(*ret_n)++] = place - 1;
+	}
+	advance(list);
+}
+
 void fs_announced_list_reached(struct fs_announced_list *list, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n)
 {
 	const struct fs_announced_state *s = &list->state;
 	*ret_n = 0;
+	if (list->soon < s->high)
+		use_ring(list, ring_length(list), s->cursor, s->high - 1, places, ret_n);
+	use_drawn_again(list, places, ret_n);
 	if (list->soon >= s->high)
 		return;
-	use_ring(list, ring_length(list), s->cursor, s->high - 1, places, ret_n);
 	list->soon = NOWHERE;
 	for (unsigned i = 1; i <= ring_length(list); i++) {
 		uint64_t place = ring_place(list, i);

@@ -128,8 +128,9 @@ enum fs_announced_fit {
 enum fs_announced_fit fs_announced_list_fit(const struct fs_announced_list *list, uint32_t sample, uint64_t *ret_place);
 /* An open has used an entry that is expected. */
 void fs_announced_list_use(struct fs_announced_list *list, uint64_t place, bool sure);
-/* Finds entries that were opened before, when they were far ahead of the reader, and that it has come to now: at most
- * FS_ANNOUNCED_RING places, *ret_n of them. They count as used. Call it after fs_announced_list_use. */
+/* Finds entries that were opened before, and that the reader has come to or passed only now: they were far ahead of it,
+ * or looked like files that are opened twice. At most FS_ANNOUNCED_RING places, *ret_n of them. They count as used. Call
+ * it after fs_announced_list_use. */
 enum { FS_ANNOUNCED_RING = 32 };
 void fs_announced_list_reached(struct fs_announced_list *list, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n);
 /* An open of @sample was explained by nothing.

@@ -212,7 +212,7 @@ static void workers_side_by_side_follow_a_draw_with_replacement(void **unused)
 	}
 	struct fs_announced_state s = state_of(list);
 	assert_true(s.confirmed && !s.wrong);
-	assert_true(s.used >= N - N / 100);
+	assert_true(s.used >= N - 16); /* also files that are drawn again soon */
 	assert_true(fits[FS_ANNOUNCED_SURELY] > N / 100 * 90);
 	assert_int_equal(s.moves, 0);
 	assert_true(s.high == N);
