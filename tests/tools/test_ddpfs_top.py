@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import pty
+import random
 import re
 import select
 import signal
@@ -124,7 +125,7 @@ def test_h_says_what_the_columns_mean(two, screen):
     s.wait(lambda frame: any(line.startswith("MOUNT") for line in frame))
     s.key("h")
     frame = s.wait(lambda frame: frame[0].startswith("ddpfs top: what the columns mean"))
-    for title in ("RANK", "EPOCH", "FILES/s", "WASTE/s", "HITS", "WAIT", "P50", "WINDOW", "MEMORY", "!"):
+    for title in ("RANK", "EPOCH", "FILES/s", "WASTE/s", "HITS", "WAIT", "P50", "WINDOW", "MEMORY", "!", "?"):
         assert any(line.startswith(title) for line in frame), frame
     assert all(len(line) < 80 for line in frame)
     s.key("h")
@@ -157,6 +158,23 @@ def test_wrong_use_is_marked(mount, dataset, screen):
     assert f"\n! {m.path}: the trainer lists once: " in text
     told = json.loads(tools.ddpfs("top", "--json", "--count=1", "--delay=0.1", m.path).stdout)
     assert "lists once" in told["mounts"][0]["misuse"]
+
+
+def test_a_mount_whose_order_nobody_knows_is_marked(mount, pack, scratch, screen):
+    for i in range(1200):
+        path = scratch / "many" / f"d{i % 10}" / f"{i}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(20000))
+    m = mount(pack(scratch / "many"), "view=all,layout=tree,memory=16M")
+    for i in random.Random(1).sample(range(1200), 1200):
+        (m.path / f"d{i % 10}" / f"{i}").read_bytes()
+    s = screen(m.path)
+    frame = s.wait(lambda frame: any(line.startswith(f"? {m.path}: nothing recognised after ") for line in frame))
+    assert any(line.startswith(f"? {m.path} ") for line in frame)
+    s.key("q")
+    assert s.end() == 0
+    told = json.loads(tools.ddpfs("top", "--json", "--count=1", "--delay=0.1", m.path).stdout)
+    assert "% missed: " in told["mounts"][0]["read_ahead_note"] and "misuse" not in told["mounts"][0]
 
 
 def line_of(frame, name):

@@ -279,6 +279,17 @@ static int columns_of(const char *text)
 	return n;
 }
 
+/* What is wrong with a mount; NULL: nothing. */
+static const char *remark_of(const struct watched_mount *mount)
+{
+	return mount->misuse ? mount->misuse : mount->read_ahead_note;
+}
+
+static const char *mark_of(const struct watched_mount *mount)
+{
+	return mount->misuse ? "! " : "? ";
+}
+
 /* The names in a server's answer are already quoted; the user's target is not. */
 static const char *name_of(const struct watched_mount *mount, char *buf)
 {
@@ -288,7 +299,7 @@ static const char *name_of(const struct watched_mount *mount, char *buf)
 	static const char *const marks[] = {
 		[WATCHED_LIVE] = "", [WATCHED_SILENT] = "(silent) ", [WATCHED_GONE] = "(gone) "
 	};
-	const char *mark = mount->misuse ? "! " : marks[mount->state];
+	const char *mark = remark_of(mount) ? mark_of(mount) : marks[mount->state];
 	size_t n = strlen(mark);
 	memcpy(buf, mark, n);
 	base_err_printable(name, buf + n, SHOWN_MAX - (unsigned)n);
@@ -403,13 +414,13 @@ static struct tm local_time(void)
 	return tm;
 }
 
-/* What the mark "!" means.  The text comes from the server. */
-static void format_misuse(const struct watched_mount *mount, char buf[static SHOWN_MAX])
+/* What the mark of a mount means.  The text comes from the server. */
+static void format_remark(const struct watched_mount *mount, char buf[static SHOWN_MAX])
 {
 	char text[SHOWN_MAX / 2], name[SHOWN_MAX / 2];
-	snprintf(buf, SHOWN_MAX, "! %s: %s",
+	snprintf(buf, SHOWN_MAX, "%s%s: %s", mark_of(mount),
 	        base_err_printable(mount->mountpoint ? mount->mountpoint : unknown, name, sizeof(name)),
-	        base_err_printable(mount->misuse, text, sizeof(text)));
+	        base_err_printable(remark_of(mount), text, sizeof(text)));
 }
 
 /* ---- plain text and JSON ---- */
@@ -431,9 +442,9 @@ static void print_batch(const struct watched *watched)
 	putchar('\n');
 	for (size_t i = 0; i < watched->n; i++) {
 		char text[SHOWN_MAX];
-		if (!watched->mounts[i].misuse)
+		if (!remark_of(&watched->mounts[i]))
 			continue;
-		format_misuse(&watched->mounts[i], text);
+		format_remark(&watched->mounts[i], text);
 		puts(text);
 	}
 	putchar('\n');
@@ -480,6 +491,8 @@ static json_t *mount_json(const struct watched_mount *mount)
 	json_object_set_new(object, "state", json_string(states[mount->state]));
 	if (mount->misuse)
 		json_object_set_new(object, "misuse", json_string(mount->misuse));
+	if (mount->read_ahead_note)
+		json_object_set_new(object, "read_ahead_note", json_string(mount->read_ahead_note));
 	if (mount->counted)
 		set_counts(object, &mount->counts, &mount->rates);
 	return object;
@@ -584,6 +597,7 @@ static void print_help_screen(FILE *out, unsigned width, unsigned height)
 		"THROT            answers that ask for fewer requests (429, 503)",
 		"BYTE50, BYTE99   time to the first byte of an answer, median and 99%",
 		"!                the trainer uses this mount wrongly: see below the mounts",
+		"?                its order is not known, so files come late: see there",
 		"",
 		"q: quit   h: help   up, down (k, j): scroll",
 		"'ddpfs stat MNT' has all counters, 'ddpfs doctor MNT' says what is wrong.",
@@ -599,25 +613,25 @@ static void print_help_screen(FILE *out, unsigned width, unsigned height)
 }
 
 /* Prints the meaning of each mark that the `shown` mounts have, in the rows from `row` to `rows`. */
-static void print_misuse(
+static void print_remarks(
         FILE *out, const struct watched_mount *mounts, size_t shown, size_t row, size_t rows, unsigned width)
 {
 	for (size_t i = 0; i < shown && row < rows; i++) {
 		char text[SHOWN_MAX];
-		if (!mounts[i].misuse)
+		if (!remark_of(&mounts[i]))
 			continue;
-		format_misuse(&mounts[i], text);
+		format_remark(&mounts[i], text);
 		begin_line(out, row++, rows, "");
 		fprintf(out, "%.*s", (int)width, text);
 	}
 }
 
-static size_t count_misuse(const struct watched_mount *mounts, size_t n)
+static size_t count_remarks(const struct watched_mount *mounts, size_t n)
 {
-	size_t misused = 0;
+	size_t remarks = 0;
 	for (size_t i = 0; i < n; i++)
-		misused += mounts[i].misuse != NULL;
-	return misused;
+		remarks += remark_of(&mounts[i]) != NULL;
+	return remarks;
 }
 
 /* Prints the screen: a status line, titles, the total, as many mounts as fit, from *scroll on, and what their marks
@@ -638,7 +652,7 @@ static void print_table(FILE *out, const struct arguments *a, const struct watch
 	size_t shown = watched->n - *scroll < room ? watched->n - *scroll : room;
 	size_t rows = height < 3 ? height : 3 + (watched->n ? shown : room > 0);
 	const struct watched_mount *first = watched->mounts ? watched->mounts + *scroll : NULL;
-	size_t notes = count_misuse(first, shown);
+	size_t notes = count_remarks(first, shown);
 	notes = notes < height - rows ? notes : height - rows;
 	rows += notes;
 	begin_line(out, 0, rows, "");
@@ -657,7 +671,7 @@ static void print_table(FILE *out, const struct arguments *a, const struct watch
 		begin_line(out, 3 + i, rows, "");
 		print_mount(out, &layout, &first[i]);
 	}
-	print_misuse(out, first, shown, rows - notes, rows, width);
+	print_remarks(out, first, shown, rows - notes, rows, width);
 	if (!watched->n && room) {
 		begin_line(out, 3, rows, "");
 		fprintf(out, "no ddpfs mount here");

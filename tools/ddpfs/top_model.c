@@ -167,6 +167,7 @@ static void search_start(struct watched *watched)
 static void mount_done(struct watched_mount *mount)
 {
 	free(mount->mountpoint);
+	free(mount->read_ahead_note);
 	free(mount->misuse);
 }
 
@@ -406,8 +407,11 @@ static void take_reply(struct watched_mount *mount, int rc, const char *reply)
 {
 	json_t *object = rc == 0 ? json_loads(reply, 0, NULL) : NULL;
 	const json_t *stats = json_object_get(object, "stats");
+	const char *note = json_string_value(json_object_get(stats, "read_ahead_note"));
 	free(mount->misuse);
 	mount->misuse = misuse_of(stats);
+	free(mount->read_ahead_note);
+	mount->read_ahead_note = note ? strdup(note) : NULL;
 	if (json_is_object(stats)) {
 		struct watched_counts counts = counts_of(stats, mount->view_all);
 		mount->rates = mount->counted ? rates_between(&mount->counts, &counts) : (struct watched_rates){ 0 };

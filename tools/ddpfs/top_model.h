@@ -80,6 +80,7 @@ struct watched_mount {
 	struct watched_counts counts;
 	struct watched_rates rates;
 	char *misuse; /* how the trainer uses the mount wrongly, and what to do; owned; NULL: nothing was noticed */
+	char *read_ahead_note; /* why files are not read ahead, and what to do; owned; NULL: they are */
 };
 
 struct watched {
