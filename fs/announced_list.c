@@ -27,6 +27,7 @@ enum {
 	RUN_ENOUGH = 8,    /* another reader is elsewhere: so many opens in a row, while ... */
 	GOES_ON = 4,       /* ... the reader of the list made so many sure ones */
 	RUN_PAUSE = 128,   /* sure opens between two of a run at most */
+	BUFFERS = 16,      /* a shuffle buffer holds e^-16 of its files for longer than so many times its size */
 };
 _Static_assert((int)RING_ENOUGH <= (int)FS_ANNOUNCED_RING && (int)RUN_ENOUGH <= (int)FS_ANNOUNCED_RING,
         "the places of the opens that move a reader are told");
@@ -45,6 +46,7 @@ struct fs_announced_list {
 	char name[FS_HANDOVER_LIST_NAME];
 	uint32_t id;
 	uint32_t n_samples;
+	uint64_t buffer;
 	uint64_t chunk_entries;
 	uint32_t chunk_blocks;
 	/* The caller's lock: */
@@ -85,6 +87,7 @@ int fs_announced_list_new(const struct fs_announced_list_options *options, struc
 	snprintf(list->name, sizeof(list->name), "%s", options->name);
 	list->id = options->id;
 	list->n_samples = options->n_samples;
+	list->buffer = options->buffer;
 	list->chunk_blocks = options->chunk_blocks;
 	list->chunk_entries = (uint64_t)options->chunk_blocks * FS_ORDER_BLOCK;
 	list->soon = NOWHERE;
@@ -146,12 +149,13 @@ int fs_announced_list_restore(const struct fs_announced_list_options *options, c
 	struct fs_announced_list *list;
 	struct fs_announced_list_options own = *options;
 	uint64_t last = (record->end - 1) / FS_ORDER_BLOCK, chunk_blocks = record->chunk / FS_ORDER_BLOCK;
-	if (record->end == 0 || record->begin > record->place || record->chunk % FS_ORDER_BLOCK || chunk_blocks == 0 ||
-	        chunk_blocks > FS_ANNOUNCED_CHUNK_BLOCKS || record->first % record->chunk ||
-	        record->place > record->end || record->first > record->place ||
+	if (record->end == 0 || record->begin > record->place || record->buffer > FS_ANNOUNCED_BUFFER_MAX ||
+	        record->chunk % FS_ORDER_BLOCK || chunk_blocks == 0 || chunk_blocks > FS_ANNOUNCED_CHUNK_BLOCKS ||
+	        record->first % record->chunk || record->place > record->end || record->first > record->place ||
 	        last - record->first / FS_ORDER_BLOCK >= FS_HANDOVER_BLOCKS_MAX || last > UINT32_MAX)
 		return -ENODATA;
 	own.chunk_blocks = (uint32_t)chunk_blocks;
+	own.buffer = record->buffer;
 	int rc = fs_announced_list_new(&own, &list);
 	if (rc < 0)
 		return rc;
@@ -189,6 +193,7 @@ void fs_announced_list_save(const struct fs_announced_list *list, uint32_t numbe
 		.end = list->end,
 		.place = list->state.cursor,
 		.chunk = list->chunk_entries,
+		.buffer = list->buffer,
 	};
 	memcpy(record.name, list->name, sizeof(record.name));
 	fs_handover_store_list(fs_order_memory_records(list->memory), number, &record);
@@ -197,6 +202,11 @@ void fs_announced_list_save(const struct fs_announced_list *list, uint32_t numbe
 uint32_t fs_announced_list_id(const struct fs_announced_list *list)
 {
 	return list->id;
+}
+
+uint64_t fs_announced_list_buffer(const struct fs_announced_list *list)
+{
+	return list->buffer;
 }
 
 const char *fs_announced_list_name(const struct fs_announced_list *list)
@@ -495,8 +505,10 @@ enum fs_announced_fit fs_announced_list_fit(const struct fs_announced_list *list
 {
 	const struct fs_announced_state *s = &list->state;
 	bool again = lately(list, sample, AGAIN_OPENS);
-	if (!find_unused(list, sample, s->cursor, s->high + FS_ANNOUNCED_AHEAD, ret_place))
+	if (!find_unused(list, sample, s->cursor, s->high + FS_ANNOUNCED_AHEAD + list->buffer, ret_place))
 		return again ? FS_ANNOUNCED_AGAIN : FS_ANNOUNCED_ELSEWHERE;
+	if (list->buffer > 0 && !again)
+		return FS_ANNOUNCED_SURELY;
 	if (joins(list, *ret_place))
 		return FS_ANNOUNCED_SURELY;
 	if (again)
@@ -504,11 +516,19 @@ enum fs_announced_fit fs_announced_list_fit(const struct fs_announced_list *list
 	return *ret_place < s->high + FS_ANNOUNCED_NEAR ? FS_ANNOUNCED_LOOSE : FS_ANNOUNCED_ELSEWHERE;
 }
 
+/* Returns how many entries behind the farthest one may still be opened, as far as there are chunks. */
+static uint64_t held_behind(const struct fs_announced_list *list)
+{
+	uint64_t held = list->buffer * BUFFERS, most = (FS_ANNOUNCED_CHUNKS - 2) * list->chunk_entries;
+	held = held < most ? held : most;
+	return held > FS_ANNOUNCED_BEHIND ? held : FS_ANNOUNCED_BEHIND;
+}
+
 /* Entries far behind the farthest one are not expected to be opened. */
 static void advance(struct fs_announced_list *list)
 {
 	struct fs_announced_state *s = &list->state;
-	uint64_t least = s->high > FS_ANNOUNCED_BEHIND ? s->high - FS_ANNOUNCED_BEHIND : 0;
+	uint64_t behind = held_behind(list), least = s->high > behind ? s->high - behind : 0;
 	if (s->cursor < least)
 		s->cursor = least;
 	while (s->cursor < s->high && chunk_at(list, s->cursor / list->chunk_entries) && is_used(list, s->cursor))
@@ -693,7 +713,7 @@ static void use_ring(struct fs_announced_list *list, unsigned latest, uint64_t l
 	advance(list);
 }
 
-/* Files that were drawn twice, not far apart, looked like files that are opened twice. Their reader has gone on since. */
+/* Files that were drawn twice, not far apart, looked like files that are opened twice. Their reader has gone on. */
 static void use_drawn_again(struct fs_announced_list *list, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n)
 {
 	for (uint64_t place = list->latest; place > list->begin && *ret_n < FS_ANNOUNCED_RING; place--) {
@@ -753,7 +773,7 @@ bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, u
 	list->bad++;
 	list->astray += has;
 	judge(list);
-	if (!has)
+	if (!has || list->buffer > 0)
 		return false;
 	list->soon = place >= s->high && place < list->soon ? place : list->soon;
 	list->ring[list->ring_n % RING].place = place;

@@ -26,6 +26,10 @@
  *
  * Both have the same id and share blocks, and places stay what they were.
  *
+ * Behind a *shuffle buffer* (tf.data, WebDataset) the files of the list come in any order: each of the next entries may
+ * be opened, and some come long after their neighbours. If the announcement says how large the buffer is, every entry
+ * that may be in it is expected, and nobody is taken for a second reader.
+ *
  * Threads: `lock` of the caller guards append and the fields of struct fs_announced_state that say so. One thread (the
  * recognise thread) calls all other functions, with that lock held where they say so. The engine's threads call the
  * callbacks of fs_announced_list_given; these take a leaf lock. */
@@ -41,10 +45,11 @@
 #include "shard/view.h"
 
 enum {
-	FS_ANNOUNCED_CHUNKS = 4,       /* chunks in use: as many as the engine looks ahead, and one behind */
-	FS_ANNOUNCED_NEAR = 256,       /* entries by which a single open may lie ahead of the farthest one */
-	FS_ANNOUNCED_AHEAD = 4096,     /* ... and opens in a row */
-	FS_ANNOUNCED_BEHIND = 8192,    /* ... and behind it: 16 workers with two batches of 256 each */
+	FS_ANNOUNCED_CHUNKS = 4,    /* chunks in use: as many as the engine looks ahead, and one behind */
+	FS_ANNOUNCED_NEAR = 256,    /* entries by which a single open may lie ahead of the farthest one */
+	FS_ANNOUNCED_AHEAD = 4096,  /* ... and opens in a row */
+	FS_ANNOUNCED_BEHIND = 8192, /* ... and behind it: 16 workers with two batches of 256 each */
+	FS_ANNOUNCED_BUFFER_MAX = 1 << 30,
 	FS_ANNOUNCED_SURE = 64,        /* sure opens that confirm a list */
 	FS_ANNOUNCED_DOUBT = 512,      /* opens that fit nothing, after which an unconfirmed list is wrong */
 	FS_ANNOUNCED_ASTRAY = 1 << 12, /* opens of the list's own files at wrong places: then any list is wrong */
@@ -59,6 +64,7 @@ struct fs_announced_list_options {
 	uint32_t id;                    /* of its blocks; never used before */
 	uint32_t chunk_blocks;          /* 1 .. FS_ANNOUNCED_CHUNK_BLOCKS */
 	uint32_t n_samples;             /* of the dataset */
+	uint64_t buffer;                /* entries of a shuffle buffer, at most FS_ANNOUNCED_BUFFER_MAX; 0: none */
 };
 
 /* Makes an empty list. Returns 0; -ENOMEM. */
@@ -106,6 +112,7 @@ struct fs_announced_state {
 /* Copies the state. With the caller's lock held. */
 void fs_announced_list_state(const struct fs_announced_list *list, struct fs_announced_state *ret_state);
 uint32_t fs_announced_list_id(const struct fs_announced_list *list); /* the same of all parts of a list */
+uint64_t fs_announced_list_buffer(const struct fs_announced_list *list);
 const char *fs_announced_list_name(const struct fs_announced_list *list);
 
 /* Makes the chunks that are due, and gives back what was read. With the caller's lock held.
@@ -128,9 +135,9 @@ enum fs_announced_fit {
 enum fs_announced_fit fs_announced_list_fit(const struct fs_announced_list *list, uint32_t sample, uint64_t *ret_place);
 /* An open has used an entry that is expected. */
 void fs_announced_list_use(struct fs_announced_list *list, uint64_t place, bool sure);
-/* Finds entries that were opened before, and that the reader has come to or passed only now: they were far ahead of it,
- * or looked like files that are opened twice. At most FS_ANNOUNCED_RING places, *ret_n of them. They count as used. Call
- * it after fs_announced_list_use. */
+/* Finds entries that were opened before, and that the reader has come to or passed only now: they were far ahead of
+ * it, or looked like files that are opened twice. At most FS_ANNOUNCED_RING places, *ret_n of them. They count as used.
+ * Call it after fs_announced_list_use. */
 enum { FS_ANNOUNCED_RING = 32 };
 void fs_announced_list_reached(struct fs_announced_list *list, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n);
 /* An open of @sample was explained by nothing.

@@ -195,7 +195,7 @@ static uint32_t chunk_blocks(const struct fs_announced_orders *orders, unsigned 
 	return (uint32_t)(blocks < FS_ANNOUNCED_CHUNK_BLOCKS ? blocks : FS_ANNOUNCED_CHUNK_BLOCKS);
 }
 
-static int new_list(struct fs_announced_orders *orders, const char *name, struct held **ret_held)
+static int new_list(struct fs_announced_orders *orders, const char *name, uint64_t buffer, struct held **ret_held)
 {
 	unsigned lists, parts;
 	struct held *empty = free_place(orders, &lists, &parts);
@@ -207,6 +207,7 @@ static int new_list(struct fs_announced_orders *orders, const char *name, struct
 		.id = orders->next_id,
 		.chunk_blocks = chunk_blocks(orders, lists + 1),
 		.n_samples = orders->server->info->n_samples,
+		.buffer = buffer,
 	};
 	*empty = (struct held){ 0 };
 	int rc = fs_announced_list_new(&options, &empty->list);
@@ -217,13 +218,13 @@ static int new_list(struct fs_announced_orders *orders, const char *name, struct
 	return 0;
 }
 
-int fs_announced_orders_begin(
-        struct fs_announced_orders *orders, const char *name, bool append, struct fs_announced_piece *ret_piece)
+int fs_announced_orders_begin(struct fs_announced_orders *orders, const char *name, bool append, uint64_t buffer,
+        struct fs_announced_piece *ret_piece)
 {
 	fs_order_memory_limit(orders->memory, fs_announced_orders_limit(orders));
 	lock_for_scope(&orders->lock);
 	struct held *held = append ? find(orders, name) : NULL;
-	int rc = held ? 0 : new_list(orders, name, &held);
+	int rc = held ? 0 : new_list(orders, name, buffer, &held);
 	if (rc == 0) {
 		held->writing = true;
 		fs_announced_piece_begin(held->list, ret_piece);
@@ -469,7 +470,9 @@ static int begin_stream(struct fs_announced_orders *orders, struct held *held)
 	int rc = shard_view_new_given(orders->server->index, &given, &held->order);
 	if (rc < 0)
 		return rc;
-	struct prefetch_stream_options options = { .view = held->order, .epoch = epoch, .turn = turn };
+	struct prefetch_stream_options options = {
+		.view = held->order, .epoch = epoch, .turn = turn, .buffer_turns = fs_announced_list_buffer(held->list)
+	};
 	rc = fs_sink_follow(orders->server->sink, orders->view, &options, &held->stream);
 	if (rc < 0) {
 		shard_view_free(held->order);

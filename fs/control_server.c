@@ -376,7 +376,7 @@ static json_t *answer_follow(struct fs_server *server, struct fs_view *view, jso
 static const struct command {
 	const char *name;
 	json_t *(*answer)(struct fs_server *server, struct fs_view *view, json_t *request);
-	const char *keys[11]; /* besides "cmd" and "rank"; ended by NULL */
+	const char *keys[12]; /* besides "cmd" and "rank"; ended by NULL */
 } commands[] = {
 	{ "info", answer_info, { NULL } },
 	{ "stat", answer_stat, { NULL } },
@@ -389,7 +389,8 @@ static const struct command {
 	{ "neighbour", answer_neighbour, { "servers", "mounts", "claims", NULL } },
 	{ "restart", answer_restart, { "program", NULL } },
 	{ "follow", answer_follow,
-	        { "list", "how", "form", "bytes", "listing", "dir", "table", "skip_unknown", "reason", "size", NULL } },
+	        { "list", "how", "form", "bytes", "listing", "dir", "table", "skip_unknown", "buffer", "reason", "size",
+	                NULL } },
 };
 
 static bool knows(const struct command *command, const char *key)

@@ -40,7 +40,7 @@ struct asked {
 	struct fs_order_numbers *numbers;
 	int fd;
 	const char *list, *how, *form, *listing, *dir, *table;
-	uint64_t bytes, size;
+	uint64_t bytes, size, buffer;
 	bool skip_unknown;
 	struct fs_order_numbering *numbering; /* of numbers */
 	/* Where samples go: */
@@ -126,6 +126,12 @@ static json_t *parse(struct asked *a, json_t *request)
 	if (bytes && (!json_is_integer(bytes) || json_integer_value(bytes) < 0))
 		return refuse_at("invalid", -1, "\"bytes\" must be a whole number");
 	a->bytes = (uint64_t)json_integer_value(bytes);
+	json_t *buffer = json_object_get(request, "buffer");
+	if (buffer && (!json_is_integer(buffer) || json_integer_value(buffer) < 0 ||
+	                      json_integer_value(buffer) > FS_ANNOUNCED_BUFFER_MAX))
+		return refuse_at(
+		        "invalid", -1, "\"buffer\" must be a whole number, at most %d", FS_ANNOUNCED_BUFFER_MAX);
+	a->buffer = (uint64_t)json_integer_value(buffer);
 	json_int_t size = json_integer_value(json_object_get(request, "size"));
 	a->size = size > 0 ? (uint64_t)size : 0;
 	return NULL;
@@ -449,7 +455,7 @@ static json_t *answer_list(struct asked *a, struct fs_sampler_streams *samplers)
 		refusal = find_numbering(a);
 	if (refusal)
 		return refusal;
-	int rc = fs_announced_orders_begin(a->orders, a->list, strcmp(a->how, "append") == 0, &piece);
+	int rc = fs_announced_orders_begin(a->orders, a->list, strcmp(a->how, "append") == 0, a->buffer, &piece);
 	if (rc < 0)
 		return refuse_rc(a, rc);
 	a->piece = &piece;

@@ -21,7 +21,7 @@ enum { PAGE = FS_HANDOVER_HEAD_BYTES, BLOCK_BYTES = FS_HANDOVER_BLOCK_ENTRIES * 
 
 _Static_assert(sizeof(struct fs_handover_head) <= FS_HANDOVER_HEAD_BYTES, "the head fits its page");
 _Static_assert(sizeof(struct fs_handover_record) == 64, "no padding: the checksum covers every byte");
-_Static_assert(sizeof(struct fs_handover_list) == 64 + FS_HANDOVER_LIST_NAME, "no padding");
+_Static_assert(sizeof(struct fs_handover_list) == 72 + FS_HANDOVER_LIST_NAME, "no padding");
 enum { COUNTS_AT = 512, ORDERS_AT = 1024 }; /* in the page of a view's records */
 _Static_assert(sizeof(struct fs_handover_rank_counts) == 16 + 8 * FS_HANDOVER_RANK_COUNTS, "no padding");
 _Static_assert(2 * sizeof(struct fs_handover_record) <= COUNTS_AT, "records fit their place");

@@ -121,13 +121,14 @@ enum {
 	FS_HANDOVER_BLOCKS_MAX = 1 << 14,    /* 4 GiB */
 };
 struct fs_handover_list {
-	uint64_t age;   /* as in a record */
-	uint64_t id;    /* owner of its blocks, below 2^32; 0: no list */
-	uint64_t first; /* the blocks with entries before it were given back; a multiple of a block */
-	uint64_t begin; /* of this part of the list (fs/announced_list.h) */
-	uint64_t end;   /* entries that were ever announced; of a part: where the next one begins */
-	uint64_t place; /* the reader has had all entries before it */
-	uint64_t chunk; /* entries of a chunk (fs/announced_list.h) */
+	uint64_t age;    /* as in a record */
+	uint64_t id;     /* owner of its blocks, below 2^32; 0: no list */
+	uint64_t first;  /* the blocks with entries before it were given back; a multiple of a block */
+	uint64_t begin;  /* of this part of the list (fs/announced_list.h) */
+	uint64_t end;    /* entries that were ever announced; of a part: where the next one begins */
+	uint64_t place;  /* the reader has had all entries before it */
+	uint64_t chunk;  /* entries of a chunk (fs/announced_list.h) */
+	uint64_t buffer; /* entries of a shuffle buffer behind the list; 0: there is none */
 	char name[FS_HANDOVER_LIST_NAME];
 	uint64_t xxh3; /* XXH3-64 of the bytes before it */
 };

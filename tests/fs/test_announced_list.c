@@ -313,6 +313,47 @@ static void a_worker_that_begins_its_batch_is_followed(void **unused)
 	fs_announced_list_free(list);
 }
 
+/* tf.data's shuffle(B): B files are held, any of them is opened, and the next file of the list takes its place. */
+static void what_a_shuffle_buffer_gives_out_follows_the_list(void **unused)
+{
+	enum { N = 150000 };
+	static const uint32_t buffers[] = { 16, 1000, 20000 };
+	(void)unused;
+	for (unsigned round = 0; round < 6; round++) {
+		uint32_t b = buffers[round % 3], *samples = shuffled(N), *held = malloc(b * sizeof(*held)), next = 0;
+		uint32_t fits[4] = { 0 };
+		struct fs_announced_list_options options = { .memory = memory,
+			.name = "train",
+			.id = 7,
+			.chunk_blocks = 1,
+			.n_samples = SAMPLES,
+			.buffer = round < 3 ? b : 0 };
+		struct fs_announced_list *list;
+		assert_int_equal(fs_announced_list_new(&options, &list), 0);
+		append(list, samples, N);
+		for (; next < b; next++)
+			held[next] = samples[next];
+		for (uint32_t n = b, i = 0; n > 0; i++) {
+			uint32_t at = draw(n), sample = held[at];
+			held[at] = next < N ? samples[next++] : held[--n];
+			if (i % 500 == 0)
+				fs_announced_list_build(list);
+			fits[open_one(list, sample)]++;
+		}
+		struct fs_announced_state s = state_of(list);
+		if (round < 3) {
+			assert_in_range(fits[FS_ANNOUNCED_SURELY], N - N / 1000, N);
+			assert_true(s.confirmed && !s.wrong && !s.apart && s.moves == 0);
+			assert_in_range(s.cursor, N - 16, N);
+		} else {
+			assert_true(b == 16 || s.wrong); /* nobody has said that there is a buffer */
+		}
+		free(samples);
+		free(held);
+		fs_announced_list_free(list);
+	}
+}
+
 /* The parts of a list; opens go where they fit, as fs/announced_orders.c sees to it. */
 enum { PARTS = 8 };
 struct parts {
@@ -796,6 +837,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(opens_in_a_row_elsewhere_move_the_reader, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(single_opens_far_ahead_move_nothing, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_worker_that_begins_its_batch_is_followed, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(what_a_shuffle_buffer_gives_out_follows_the_list, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(readers_of_contiguous_parts_split_the_list, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(
 		        a_reader_that_begins_at_the_beginning_splits_the_list, set_up, tear_down),

@@ -367,6 +367,32 @@ def test_a_successor_keeps_the_end_of_a_list_that_was_read_first(packed, mount):
     wait_until(lambda: not stats(mounted)["announced"], "all parts ended")
 
 
+def through_a_buffer(order, size):
+    """What tf.data's shuffle(size) gives out of the order."""
+    rng, held = random.Random(13), list(order[:size])
+    for path in order[size:]:
+        at = rng.randrange(size)
+        yield held[at]
+        held[at] = path
+    rng.shuffle(held)
+    yield from held
+
+
+@pytest.mark.parametrize("how", ["command", "Python"])
+def test_a_shuffle_buffer_over_an_announced_list(mounted, packed, scratch, how):
+    order = random.Random(14).sample(packed[1], len(packed[1]))
+    if how == "command":
+        (scratch / "list").write_text("\n".join(order) + "\n")
+        ctl(mounted, scratch / "list", "--buffer", 150)
+    else:
+        follow(mounted, order, buffer=150)
+    wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
+    before, after = read_in_steps(mounted, list(through_a_buffer(order, 150)), 2)
+    assert misses(before, after) <= len(order) / 100
+    assert after["announced_opens"] - before["announced_opens"] > len(order) * 0.98
+    assert after["orders_dropped"] == 0 and after["wasted_bytes"] < 1 << 20
+
+
 def test_an_order_grows_while_it_is_read(mounted, packed):
     order = own_generator(packed[1])
     step, ahead = 64, 512

@@ -45,8 +45,8 @@ static void check_words(const struct arguments *a, uint64_t *ret_number)
 	if (!epoch && !state && !advance && strcmp(a->command, "info") != 0 && strcmp(a->command, "reset") != 0)
 		cli_usage("unknown command '%s': one of epoch, advance, state, follow, reset, info", a->command);
 	if (ctl_follow_is_set(&a->follow))
-		cli_usage("--null, --indices, --listing, --dir, --list, --append, --skip-unknown and --end belong to "
-		          "follow");
+		cli_usage("--null, --indices, --listing, --dir, --list, --append, --buffer, --skip-unknown and "
+		          "--end belong to follow");
 	if (advance && (!a->value || (strcmp(a->value, "auto") != 0 && strcmp(a->value, "off") != 0)))
 		cli_usage("advance: give auto or off");
 	if (a->value && !epoch && !state && !advance)
@@ -66,7 +66,7 @@ static void check_follow(const struct arguments *a)
 	const struct ctl_follow *f = &a->follow;
 	if (a->epoch != NOT_GIVEN || a->turns != NOT_GIVEN || a->output)
 		cli_usage("--epoch, --turns and --output belong to state");
-	if (f->end && (a->value || f->form || f->append || f->null || f->skip_unknown))
+	if (f->end && (a->value || f->form || f->append || f->null || f->skip_unknown || f->buffer))
 		cli_usage("--end forgets a list: give no LIST and no option but --list with it");
 	if (!f->end && !a->value)
 		cli_usage("follow: LIST is missing: a file with one path a line, or - for standard input");
@@ -203,6 +203,8 @@ int ddpfs_ctl(int argc, char **argv)
 		                CLI_TEXT(struct arguments, follow.list) },
 		        { "append", NULL, "With follow: behind what the list holds",
 		                CLI_FLAG(struct arguments, follow.append) },
+		        { "buffer", "N", "With follow: a shuffle buffer of N entries gives out the files of the list",
+		                CLI_NUMBER(struct arguments, follow.buffer, 0, 1 << 30) },
 		        { "skip-unknown", NULL, "With follow: leave out paths that are not in the mount",
 		                CLI_FLAG(struct arguments, follow.skip_unknown) },
 		        { "end", NULL, "With follow, without LIST: forget the list",

@@ -55,7 +55,7 @@ static bool is_binary(const struct ctl_follow *options)
 bool ctl_follow_is_set(const struct ctl_follow *options)
 {
 	return options->list || options->form || options->listing || options->dir || options->null || options->append ||
-	       options->end || options->skip_unknown;
+	       options->end || options->skip_unknown || options->buffer;
 }
 
 static const char *list_name(const struct ctl_follow *options)
@@ -146,6 +146,8 @@ static json_t *request_of(const struct job *job, const char *how)
 	}
 	if (o->skip_unknown)
 		json_object_set_new(request, "skip_unknown", json_true());
+	if (o->buffer)
+		json_object_set_new(request, "buffer", json_integer((json_int_t)o->buffer));
 	return request;
 }
 

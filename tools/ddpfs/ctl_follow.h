@@ -6,6 +6,7 @@
 #define DDPFS_TOOLS_DDPFS_CTL_FOLLOW_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #define CTL_FOLLOW_LINES "lines"
 
@@ -14,6 +15,7 @@ struct ctl_follow {
 	const char *form;    /* NULL: paths; CTL_FOLLOW_LINES: numbers as text; "u32", "u64": numbers in binary */
 	const char *listing; /* what numbers mean; NULL: "sorted" */
 	const char *dir;     /* ... below this directory of the mount; NULL: its root */
+	uint64_t buffer;     /* entries of a shuffle buffer behind the list; 0: there is none */
 	bool null;           /* entries end with NUL */
 	bool append, end, skip_unknown, json;
 };

@@ -110,7 +110,7 @@ class Mount(type(Path())):
         return self._connection
 
     def follow(self, order, *, list="default", append=False, files=None, dir=None, listing="sorted",
-               skip_unknown=False):
+               skip_unknown=False, buffer=0):
         """Announces what will be opened, in this order, so that the mount reads it ahead.  Returns how many entries
         were announced.
 
@@ -123,6 +123,8 @@ class Mount(type(Path())):
                       files by the bytes of their paths, as `find DIR -type f | LC_ALL=C sort`.  "imagefolder": the
                       images as torchvision's ImageFolder numbers them
         skip_unknown  leave out paths that are not in the mount, instead of ValueError
+        buffer        entries of a shuffle buffer (tf.data's shuffle(N), WebDataset's) that gives out what the list
+                      has, in any order: with it, the list is read ahead, and what the buffer holds is kept
 
         An announcement changes nothing but what is read ahead, so a wrong one costs time only.  ValueError: a path
         or an index that is not there; OSError: no server, or no room for so many entries (announce less ahead)."""
@@ -134,6 +136,8 @@ class Mount(type(Path())):
             request["dir"] = os.fsdecode(follower.relative(dir)).strip("/")
         if skip_unknown:
             request["skip_unknown"] = True
+        if buffer:
+            request["buffer"] = buffer
         announced, how = 0, "append" if append else "replace"
         for data, form in _follow.pieces(order, follower.relative):
             try:
