@@ -507,7 +507,7 @@ enum fs_announced_fit fs_announced_list_fit(const struct fs_announced_list *list
 	bool again = lately(list, sample, AGAIN_OPENS);
 	if (!find_unused(list, sample, s->cursor, s->high + FS_ANNOUNCED_AHEAD + list->buffer, ret_place))
 		return again ? FS_ANNOUNCED_AGAIN : FS_ANNOUNCED_ELSEWHERE;
-	if (list->buffer > 0 && !again)
+	if (list->buffer > 0 && (!again || *ret_place < s->high))
 		return FS_ANNOUNCED_SURELY;
 	if (joins(list, *ret_place))
 		return FS_ANNOUNCED_SURELY;
@@ -713,9 +713,12 @@ static void use_ring(struct fs_announced_list *list, unsigned latest, uint64_t l
 	advance(list);
 }
 
-/* Files that were drawn twice, not far apart, looked like files that are opened twice. Their reader has gone on. */
+/* Files that were drawn twice, not far apart, looked like files that are opened twice. Their reader has gone on. Behind
+ * a shuffle buffer the entries before the latest one may still be held. */
 static void use_drawn_again(struct fs_announced_list *list, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n)
 {
+	if (list->buffer > 0)
+		return;
 	for (uint64_t place = list->latest; place > list->begin && *ret_n < FS_ANNOUNCED_RING; place--) {
 		const struct fs_announced_chunk *chunk = chunk_at(list, (place - 1) / list->chunk_entries);
 		if (!chunk || is_used(list, place - 1) ||
