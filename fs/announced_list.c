@@ -151,8 +151,9 @@ int fs_announced_list_restore(const struct fs_announced_list_options *options, c
 	uint64_t last = (record->end - 1) / FS_ORDER_BLOCK, chunk_blocks = record->chunk / FS_ORDER_BLOCK;
 	if (record->end == 0 || record->begin > record->place || record->buffer > FS_ANNOUNCED_BUFFER_MAX ||
 	        record->chunk % FS_ORDER_BLOCK || chunk_blocks == 0 || chunk_blocks > FS_ANNOUNCED_CHUNK_BLOCKS ||
-	        record->first % record->chunk || record->place > record->end || record->first > record->place ||
-	        last - record->first / FS_ORDER_BLOCK >= FS_HANDOVER_BLOCKS_MAX || last > UINT32_MAX)
+	        record->first % record->chunk || record->place > record->high || record->high > record->end ||
+	        record->first > record->place || last - record->first / FS_ORDER_BLOCK >= FS_HANDOVER_BLOCKS_MAX ||
+	        last > UINT32_MAX)
 		return -ENODATA;
 	own.chunk_blocks = (uint32_t)chunk_blocks;
 	own.buffer = record->buffer;
@@ -180,6 +181,8 @@ int fs_announced_list_restore(const struct fs_announced_list_options *options, c
 	}
 	list->end = list->state.end = record->end;
 	list->state.cursor = list->state.high = record->place;
+	if (list->buffer > 0)
+		list->state.high = record->high; /* what is opened next lies around it, far from the cursor */
 	*ret_list = list;
 	return 0;
 }
@@ -192,6 +195,7 @@ void fs_announced_list_save(const struct fs_announced_list *list, uint32_t numbe
 		.begin = list->begin,
 		.end = list->end,
 		.place = list->state.cursor,
+		.high = list->state.high,
 		.chunk = list->chunk_entries,
 		.buffer = list->buffer,
 	};

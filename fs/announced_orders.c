@@ -672,6 +672,10 @@ static void cut_part(const struct fs_handover_announced *records, uint32_t numbe
 		record->place = record->begin;
 	if (record->place > record->end)
 		record->place = record->end;
+	if (record->high < record->place)
+		record->high = record->place;
+	if (record->high > record->end)
+		record->high = record->end;
 }
 
 void fs_announced_orders_restore(struct fs_announced_orders *orders)

@@ -16,12 +16,12 @@
 
 #include "shard/base/cleanup.h"
 
-#define MAGIC UINT64_C(0x3630646572616873) /* "shared06" */
+#define MAGIC UINT64_C(0x3730646572616873) /* "shared07" */
 enum { PAGE = FS_HANDOVER_HEAD_BYTES, BLOCK_BYTES = FS_HANDOVER_BLOCK_ENTRIES * 4 };
 
 _Static_assert(sizeof(struct fs_handover_head) <= FS_HANDOVER_HEAD_BYTES, "the head fits its page");
 _Static_assert(sizeof(struct fs_handover_record) == 64, "no padding: the checksum covers every byte");
-_Static_assert(sizeof(struct fs_handover_list) == 72 + FS_HANDOVER_LIST_NAME, "no padding");
+_Static_assert(sizeof(struct fs_handover_list) == 80 + FS_HANDOVER_LIST_NAME, "no padding");
 enum { COUNTS_AT = 512, ORDERS_AT = 1024 }; /* in the page of a view's records */
 _Static_assert(sizeof(struct fs_handover_rank_counts) == 16 + 8 * FS_HANDOVER_RANK_COUNTS, "no padding");
 _Static_assert(2 * sizeof(struct fs_handover_record) <= COUNTS_AT, "records fit their place");

@@ -127,6 +127,7 @@ struct fs_handover_list {
 	uint64_t begin;  /* of this part of the list (fs/announced_list.h) */
 	uint64_t end;    /* entries that were ever announced; of a part: where the next one begins */
 	uint64_t place;  /* the reader has had all entries before it */
+	uint64_t high;   /* behind the farthest entry that the reader has had */
 	uint64_t chunk;  /* entries of a chunk (fs/announced_list.h) */
 	uint64_t buffer; /* entries of a shuffle buffer behind the list; 0: there is none */
 	char name[FS_HANDOVER_LIST_NAME];

@@ -362,6 +362,17 @@ struct parts {
 	unsigned n, elsewhere;
 };
 
+/* The engine is told of places that the reader has passed, each once. */
+static void check_places(const struct fs_announced_list *list, const uint64_t places[FS_ANNOUNCED_RING], size_t n)
+{
+	assert_in_range(n, 0, FS_ANNOUNCED_RING);
+	for (size_t i = 0; i < n; i++) {
+		assert_true(places[i] < state_of(list).high);
+		for (size_t k = 0; k < i; k++)
+			assert_true(places[k] != places[i]);
+	}
+}
+
 static void open_somewhere(struct parts *parts, uint32_t sample)
 {
 	enum fs_announced_fit best = FS_ANNOUNCED_ELSEWHERE, fit;
@@ -379,10 +390,14 @@ static void open_somewhere(struct parts *parts, uint32_t sample)
 	if (best >= FS_ANNOUNCED_LOOSE) {
 		fs_announced_list_use(in, place, best == FS_ANNOUNCED_SURELY);
 		fs_announced_list_reached(in, places, &n);
+		check_places(in, places, n);
 	}
 	parts->elsewhere += best == FS_ANNOUNCED_ELSEWHERE;
-	for (unsigned i = 0; i < parts->n && best == FS_ANNOUNCED_ELSEWHERE; i++)
-		fs_announced_list_missed(parts->lists[i], sample, parts->n < PARTS ? APART : UINT64_MAX, places, &n);
+	for (unsigned i = 0; i < parts->n && best == FS_ANNOUNCED_ELSEWHERE; i++) {
+		if (fs_announced_list_missed(
+		            parts->lists[i], sample, parts->n < PARTS ? APART : UINT64_MAX, places, &n))
+			check_places(parts->lists[i], places, n);
+	}
 }
 
 static void split_parts(struct parts *parts)
@@ -631,12 +646,15 @@ static void a_successor_goes_on(void **unused)
 	/* Nothing in a record is believed. */
 	const struct fs_handover_list bad[] = {
 		{ .end = 0 },
-		{ .end = N, .place = N + 1, .chunk = BLOCK },
-		{ .end = N, .begin = 6, .place = 5, .chunk = BLOCK },
-		{ .end = N, .chunk = BLOCK + 1 },
-		{ .end = N, .chunk = 17 * (uint64_t)BLOCK },
-		{ .end = N, .chunk = BLOCK, .first = 1, .place = 5 },
-		{ .end = N, .chunk = BLOCK, .first = BLOCK, .place = 5 },
+		{ .end = N, .place = N + 1, .high = N + 1, .chunk = BLOCK },
+		{ .end = N, .place = 5, .high = N + 1, .chunk = BLOCK },
+		{ .end = N, .place = 5, .high = 4, .chunk = BLOCK },
+		{ .end = N, .begin = 6, .place = 5, .high = N, .chunk = BLOCK },
+		{ .end = N, .high = N, .chunk = BLOCK + 1 },
+		{ .end = N, .high = N, .chunk = 17 * (uint64_t)BLOCK },
+		{ .end = N, .high = N, .chunk = BLOCK, .first = 1, .place = 5 },
+		{ .end = N, .high = N, .chunk = BLOCK, .first = BLOCK, .place = 5 },
+		{ .end = N, .high = N, .chunk = BLOCK, .buffer = (uint64_t)FS_ANNOUNCED_BUFFER_MAX + 1 },
 		{ .end = UINT64_MAX, .chunk = BLOCK },
 	};
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
@@ -734,6 +752,8 @@ static void check_parts(const struct parts *parts, uint64_t n)
 		assert_true(fs_handover_load_list(fs_handover_announced(handover), i, &record));
 		assert_true(record.begin < record.end && record.first <= s.cursor && record.begin <= s.cursor);
 		assert_true(s.cursor <= s.high && s.high <= s.end && s.end == record.end);
+		assert_true(record.place == s.cursor && record.high == s.high);
+		assert_true(parts->n > 1 || s.moves > 0 || s.used <= n);
 		covered += record.end - record.begin;
 		for (unsigned k = 0; k < i; k++) {
 			struct fs_handover_list other;
@@ -792,6 +812,38 @@ static void a_shuffle_buffer_may_hold_a_file_twice(void **unused)
 	}
 }
 
+/* What the buffer gives out lies far ahead of the oldest file that it may hold. */
+static void a_successor_goes_on_behind_a_shuffle_buffer(void **unused)
+{
+	enum { N = 150000, AT = 75000 };
+	static const uint32_t buffers[] = { 16, 1000, 5000, 20000 };
+	(void)unused;
+	for (unsigned round = 0; round < 4; round++) {
+		uint32_t b = buffers[round], *samples = shuffled(N), *held = malloc(b * sizeof(*held)), next = 0;
+		uint32_t fits[4] = { 0 };
+		struct parts parts = { .n = 1 };
+		parts.lists[0] = make_buffered(1, b);
+		append(parts.lists[0], samples, N);
+		for (; next < b; next++)
+			held[next] = samples[next];
+		for (uint32_t n = b, i = 0; n > 0; i++) {
+			uint32_t at = draw(n), sample = held[at];
+			held[at] = next < N ? samples[next++] : held[--n];
+			if (i == AT)
+				hand_over(&parts);
+			if (i % 500 == 0)
+				fs_announced_list_build(parts.lists[0]);
+			fits[open_one(parts.lists[0], sample)]++;
+			assert_false(state_of(parts.lists[0]).wrong);
+		}
+		assert_in_range(fits[FS_ANNOUNCED_SURELY], N - N / 1000, N);
+		assert_int_equal(state_of(parts.lists[0]).high, N);
+		free(samples);
+		free(held);
+		fs_announced_list_free(parts.lists[0]);
+	}
+}
+
 /* The part that grows. */
 static struct fs_announced_list *last_part(const struct parts *parts)
 {
@@ -801,23 +853,43 @@ static struct fs_announced_list *last_part(const struct parts *parts)
 	return last;
 }
 
+/* Returns what readers open, each a contiguous part of the list. Behind a shuffle buffer of b files: what it gives out. */
+static uint32_t *what_is_opened(const uint32_t *samples, uint32_t n, uint32_t readers, uint32_t b)
+{
+	uint32_t *opens = malloc(n * sizeof(*opens));
+	memcpy(opens, samples, n * sizeof(*opens));
+	for (unsigned r = 0; b > 0 && r < readers; r++) {
+		uint64_t from = (uint64_t)n * r / readers, to = (uint64_t)n * (r + 1) / readers;
+		/* The buffer is [i, i + b): one of its files comes next, and the first one stays in its place. */
+		for (uint64_t i = from; i < to; i++) {
+			uint64_t at = i + draw(to - i < b ? (uint32_t)(to - i) : b);
+			uint32_t next = opens[at];
+			opens[at] = opens[i];
+			opens[i] = next;
+		}
+	}
+	return opens;
+}
+
 /* Several readers of any speed, in bursts, with looks at other files; the list is split, appended to and handed over at
- * any time. */
+ * any time. Some lists have few files, which are drawn again soon, and some have a shuffle buffer behind them. */
 static void parts_stay_whole_whatever_is_opened(void **unused)
 {
-	static const uint32_t sizes[] = { 4000, 12000, 80000, 170000 };
+	static const uint32_t sizes[] = { 4000, 12000, 80000, 170000 }, buffers[] = { 16, 1000, 30000 };
 	(void)unused;
-	for (unsigned round = 0; round < 40; round++) {
+	for (unsigned round = 0; round < 60; round++) {
 		uint32_t n = sizes[draw(4)], more = draw(2) ? 0 : 1 + draw(n), all = n + more, readers = 1 + draw(5);
 		bool again = draw(3) == 0, looks = draw(2), hands_over = draw(3) == 0;
 		uint32_t lag = 1 + draw(300), burst = draw(2) ? 1 : 1 + draw(60);
 		uint64_t at[PARTS], end[PARTS], left = all, opens = 0;
 		unsigned speed[PARTS];
 		struct parts parts = { .n = 1 };
-		uint32_t *samples = again ? drawn(all, n / 4 + 1) : shuffled(all < SAMPLES ? all : SAMPLES);
+		uint32_t few = draw(2) ? 300 : n / 4 + 1, b = draw(3) == 0 ? buffers[draw(3)] : 0;
+		uint32_t *samples = again ? drawn(all, few) : shuffled(all < SAMPLES ? all : SAMPLES);
 		if (!again && all > SAMPLES)
 			all = n + (more = SAMPLES - n), left = all;
-		parts.lists[0] = make(1 + draw(2));
+		uint32_t *opened = what_is_opened(samples, all, readers, b);
+		parts.lists[0] = make_buffered(1 + draw(2), b);
 		append(parts.lists[0], samples, n);
 		fs_announced_list_build(parts.lists[0]);
 		for (unsigned r = 0; r < readers; r++) {
@@ -830,7 +902,7 @@ static void parts_stay_whole_whatever_is_opened(void **unused)
 			if (at[r] == end[r] || draw(10) >= speed[r])
 				continue;
 			for (uint32_t k = 0; k < burst && at[r] < end[r]; k++, left--) {
-				open_somewhere(&parts, samples[at[r]++]);
+				open_somewhere(&parts, opened[at[r]++]);
 				if (++opens % lag == 0) {
 					for (unsigned i = 0; i < parts.n; i++)
 						fs_announced_list_build(parts.lists[i]);
@@ -850,10 +922,12 @@ static void parts_stay_whole_whatever_is_opened(void **unused)
 		}
 		split_parts(&parts);
 		check_parts(&parts, n);
+		assert_true(b == 0 || parts.n == 1);
 		for (unsigned i = 0; i < parts.n; i++)
 			fs_announced_list_free(parts.lists[i]);
 		assert_int_equal(fs_order_memory_bytes(memory), 0);
 		free(samples);
+		free(opened);
 	}
 }
 
@@ -881,6 +955,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_successor_goes_on_with_parts, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(an_entry_that_is_no_sample_is_not_taken_over, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_shuffle_buffer_may_hold_a_file_twice, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_successor_goes_on_behind_a_shuffle_buffer, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(parts_stay_whole_whatever_is_opened, set_up, tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
