@@ -64,7 +64,7 @@ struct fs_announced_list {
 		uint64_t open; /* opens when it was used; 0: never */
 	} recent[1 << RECENT_BITS];
 	uint64_t opens;
-	uint64_t latest; /* place that fs_announced_list_use has booked */
+	uint64_t latest; /* the place that fs_announced_list_use booked last */
 	struct {
 		uint64_t place, sure; /* sure: opens of the list until then */
 	} ring[RING];                 /* the latest opens that fit elsewhere */
@@ -520,7 +520,7 @@ enum fs_announced_fit fs_announced_list_fit(const struct fs_announced_list *list
 	return *ret_place < s->high + FS_ANNOUNCED_NEAR ? FS_ANNOUNCED_LOOSE : FS_ANNOUNCED_ELSEWHERE;
 }
 
-/* Returns how many entries behind the farthest one may still be opened, as far as there are chunks. */
+/* Returns how many entries behind the farthest one are expected. Their chunks must be in use. */
 static uint64_t held_behind(const struct fs_announced_list *list)
 {
 	uint64_t held = list->buffer * BUFFERS, most = (FS_ANNOUNCED_CHUNKS - 2) * list->chunk_entries;

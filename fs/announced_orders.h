@@ -38,7 +38,7 @@ void fs_announced_orders_free(struct fs_announced_orders *orders); /* after fs_a
 /* ---- main ---- */
 
 /* Begins to write into the list `name`: behind its end (append), or into a new one that will replace it. @buffer: of
- * a new list (fs/announced_list.h), at most FS_ANNOUNCED_BUFFER_MAX.
+ * a new list (fs/announced_list.h), at most FS_ANNOUNCED_BUFFER_MAX; an append keeps the one of its list.
  * Returns 0; -E2BIG: there are FS_ANNOUNCED_LISTS lists; -ENOMEM. Then call one of the two functions below. */
 int fs_announced_orders_begin(struct fs_announced_orders *orders, const char *name, bool append, uint64_t buffer,
         struct fs_announced_piece *ret_piece);

@@ -597,7 +597,7 @@ static void print_help_screen(FILE *out, unsigned width, unsigned height)
 		"THROT            answers that ask for fewer requests (429, 503)",
 		"BYTE50, BYTE99   time to the first byte of an answer, median and 99%",
 		"!                the trainer uses this mount wrongly: see below the mounts",
-		"?                its order is not known, so files come late: see there",
+		"?                its order is not known, so files come late: see below",
 		"",
 		"q: quit   h: help   up, down (k, j): scroll",
 		"'ddpfs stat MNT' has all counters, 'ddpfs doctor MNT' says what is wrong.",

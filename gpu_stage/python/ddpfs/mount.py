@@ -123,8 +123,9 @@ class Mount(type(Path())):
                       files by the bytes of their paths, as `find DIR -type f | LC_ALL=C sort`.  "imagefolder": the
                       images as torchvision's ImageFolder numbers them
         skip_unknown  leave out paths that are not in the mount, instead of ValueError
-        buffer        entries of a shuffle buffer (tf.data's shuffle(N), WebDataset's) that gives out what the list
-                      has, in any order: with it, the list is read ahead, and what the buffer holds is kept
+        buffer        how many paths the trainer's shuffle buffer holds (tf.data's shuffle(N) before files are read);
+                      0: there is none, and the list is opened in its order.  The mount keeps what the buffer may
+                      hold.  An append keeps the buffer of its list
 
         An announcement changes nothing but what is read ahead, so a wrong one costs time only.  ValueError: a path
         or an index that is not there; OSError: no server, or no room for so many entries (announce less ahead)."""
