@@ -47,6 +47,7 @@ struct fs_announced_list {
 	uint32_t id;
 	uint32_t n_samples;
 	uint64_t buffer;
+	uint64_t empty_at; /* the shuffle buffer was empty when the reader was at this place */
 	uint64_t chunk_entries;
 	uint32_t chunk_blocks;
 	/* The caller's lock: */
@@ -181,6 +182,7 @@ int fs_announced_list_restore(const struct fs_announced_list_options *options, c
 	}
 	list->end = list->state.end = record->end;
 	list->state.cursor = list->state.high = record->place;
+	list->empty_at = record->place;
 	if (list->buffer > 0)
 		list->state.high = record->high; /* what is opened next lies around it, far from the cursor */
 	*ret_list = list;
@@ -505,11 +507,23 @@ static bool joins(const struct fs_announced_list *list, uint64_t place)
 	return false;
 }
 
+/* Returns the end of the entries that may be opened next. An empty buffer is filled before the next file is opened.
+ * After that, the latest entries that it holds lie near the farthest used one: the probability that none of the latest
+ * g entries was opened is about e^(-g^2 / 2B) behind a buffer of B. */
+static uint64_t end_of_expected(const struct fs_announced_list *list)
+{
+	const struct fs_announced_state *s = &list->state;
+	if (list->buffer == 0)
+		return s->high + FS_ANNOUNCED_AHEAD;
+	uint64_t filled = list->empty_at + list->buffer;
+	return (filled > s->high ? filled : s->high) + FS_ANNOUNCED_NEAR + list->buffer / 8;
+}
+
 enum fs_announced_fit fs_announced_list_fit(const struct fs_announced_list *list, uint32_t sample, uint64_t *ret_place)
 {
 	const struct fs_announced_state *s = &list->state;
 	bool again = lately(list, sample, AGAIN_OPENS);
-	if (!find_unused(list, sample, s->cursor, s->high + FS_ANNOUNCED_AHEAD + list->buffer, ret_place))
+	if (!find_unused(list, sample, s->cursor, end_of_expected(list), ret_place))
 		return again ? FS_ANNOUNCED_AGAIN : FS_ANNOUNCED_ELSEWHERE;
 	if (list->buffer > 0 && (!again || *ret_place < s->high))
 		return FS_ANNOUNCED_SURELY;
@@ -537,6 +551,8 @@ static void advance(struct fs_announced_list *list)
 		s->cursor = least;
 	while (s->cursor < s->high && chunk_at(list, s->cursor / list->chunk_entries) && is_used(list, s->cursor))
 		s->cursor++;
+	if (s->cursor == s->high)
+		list->empty_at = s->high;
 }
 
 static void book_use(struct fs_announced_list *list, uint64_t place)

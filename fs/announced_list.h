@@ -28,7 +28,8 @@
  *
  * Behind a *shuffle buffer* (tf.data, WebDataset) the files of the list come in any order: each entry in the buffer may
  * be opened next, and some entries stay in it for long. If the announcement says how large the buffer is, every entry
- * that may be in it is expected, and the list is never split. So nearly any order fits a list with a large buffer.
+ * that may be in it is expected, and the list is never split. So nearly any order fits a list whose buffer is nearly as
+ * large as the list.
  *
  * Threads: `lock` of the caller guards append and the fields of struct fs_announced_state that say so. One thread (the
  * recognise thread) calls all other functions, with that lock held where they say so. The engine's threads call the

@@ -853,7 +853,7 @@ static struct fs_announced_list *last_part(const struct parts *parts)
 	return last;
 }
 
-/* Returns what readers open, each a contiguous part of the list. Behind a shuffle buffer of b files: what it gives out. */
+/* Returns what readers open, each a contiguous part of the list; b > 0: what a shuffle buffer of b files gives out. */
 static uint32_t *what_is_opened(const uint32_t *samples, uint32_t n, uint32_t readers, uint32_t b)
 {
 	uint32_t *opens = malloc(n * sizeof(*opens));
@@ -869,6 +869,101 @@ static uint32_t *what_is_opened(const uint32_t *samples, uint32_t n, uint32_t re
 		}
 	}
 	return opens;
+}
+
+/* tf.data's shuffle(B).repeat(): the buffer is empty at the end of each epoch. */
+static void a_shuffle_buffer_is_filled_anew_in_each_epoch(void **unused)
+{
+	enum { N = 50000, B = 20000, EPOCHS = 3 };
+	uint32_t *samples = malloc(EPOCHS * N * sizeof(*samples)), fits[4] = { 0 };
+	struct fs_announced_list *list = make_buffered(1, B);
+	(void)unused;
+	for (unsigned e = 0; e < EPOCHS; e++) {
+		uint32_t *epoch = shuffled(N);
+		memcpy(samples + e * N, epoch, N * sizeof(*epoch));
+		free(epoch);
+	}
+	uint32_t *opens = what_is_opened(samples, EPOCHS * N, EPOCHS, B);
+	append(list, samples, EPOCHS * N);
+	for (uint32_t i = 0; i < EPOCHS * N; i++) {
+		if (i % 500 == 0)
+			fs_announced_list_build(list);
+		fits[open_one(list, opens[i])]++;
+	}
+	assert_in_range(fits[FS_ANNOUNCED_SURELY], EPOCHS * N - 10, EPOCHS * N);
+	assert_int_equal(state_of(list).cursor, EPOCHS * N);
+	free(samples);
+	free(opens);
+	fs_announced_list_free(list);
+}
+
+/* Two trainers, each with a list of the same files and a shuffle buffer behind it. An open that fits both lists may
+ * take an entry of the wrong one. That must not move its reader. */
+static void two_shuffle_buffers_share_the_files(void **unused)
+{
+	enum { N = 60000, B = 1000 };
+	(void)unused;
+	struct fs_announced_list *lists[2];
+	uint32_t *samples[2], *opens[2], at[2] = { 0 }, elsewhere = 0;
+	for (unsigned i = 0; i < 2; i++) {
+		samples[i] = shuffled(N);
+		opens[i] = what_is_opened(samples[i], N, 1, B);
+		lists[i] = make_buffered(1, B);
+		append(lists[i], samples[i], N);
+	}
+	for (uint32_t k = 0; at[0] < N || at[1] < N; k++) {
+		unsigned by = at[0] == N || (at[1] < N && draw(2)) ? 1 : 0, best = 2;
+		uint32_t sample = opens[by][at[by]++];
+		uint64_t place = 0, least = UINT64_MAX, p, places[FS_ANNOUNCED_RING];
+		size_t n;
+		for (unsigned i = 0; i < 2; i++) {
+			if (k % 500 == 0)
+				fs_announced_list_build(lists[i]);
+			if (fs_announced_list_fit(lists[i], sample, &p) != FS_ANNOUNCED_SURELY)
+				continue;
+			uint64_t high = state_of(lists[i]).high, apart = p > high ? p - high : high - p;
+			if (apart < least) {
+				best = i;
+				place = p;
+				least = apart;
+			}
+		}
+		elsewhere += best == 2;
+		if (best < 2)
+			fs_announced_list_use(lists[best], place, true);
+		for (unsigned i = 0; i < 2 && best == 2; i++)
+			fs_announced_list_missed(lists[i], sample, APART, places, &n);
+		assert_false(state_of(lists[0]).wrong || state_of(lists[1]).wrong);
+	}
+	assert_in_range(elsewhere, 0, 2 * N / 10);
+	for (unsigned i = 0; i < 2; i++) {
+		fs_announced_list_free(lists[i]);
+		free(samples[i]);
+		free(opens[i]);
+	}
+}
+
+/* The trainer opens the files of the list in an order of its own. */
+static void another_order_does_not_fit_a_shuffle_buffer(void **unused)
+{
+	enum { N = 150000 };
+	static const uint32_t buffers[] = { 16, 1000, 5000 };
+	(void)unused;
+	for (unsigned round = 0; round < 3; round++) {
+		uint32_t *samples = shuffled(N), *opens = shuffled(N), i = 0;
+		struct fs_announced_list *list = make_buffered(1, buffers[round]);
+		append(list, samples, N);
+		fs_announced_list_build(list);
+		while (i < N && !state_of(list).wrong) {
+			open_one(list, opens[i++]);
+			if (i % 500 == 0)
+				fs_announced_list_build(list);
+		}
+		assert_in_range(i, FS_ANNOUNCED_DOUBT, 2 * FS_ANNOUNCED_DOUBT);
+		free(samples);
+		free(opens);
+		fs_announced_list_free(list);
+	}
 }
 
 /* Several readers of any speed, in bursts, with looks at other files; the list is split, appended to and handed over at
@@ -956,6 +1051,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(an_entry_that_is_no_sample_is_not_taken_over, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_shuffle_buffer_may_hold_a_file_twice, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_successor_goes_on_behind_a_shuffle_buffer, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_shuffle_buffer_is_filled_anew_in_each_epoch, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(two_shuffle_buffers_share_the_files, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(another_order_does_not_fit_a_shuffle_buffer, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(parts_stay_whole_whatever_is_opened, set_up, tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
