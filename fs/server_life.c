@@ -712,14 +712,15 @@ static int start_threads(struct fs_server *server, struct beginning *beginning)
 	return rc;
 }
 
-/* Nobody may have looked at `ddpfs stat` while the trainer waited for files. */
+/* Nobody may have looked at `ddpfs stat` while the trainer waited for files. A short run says nothing. */
 static void say_why_it_missed(struct fs_server *server)
 {
+	enum { MISSES_MIN = 500 };
 	for (uint32_t i = 0; i < server->n_views; i++) {
 		char *text = fs_stats_json(server, server->views[i]);
 		json_t *stats = text ? json_loads(text, 0, NULL) : NULL;
 		const char *note = json_string_value(json_object_get(stats, "read_ahead_note"));
-		if (note)
+		if (note && json_integer_value(json_object_get(stats, "misses")) >= MISSES_MIN)
 			log_warning("'%s': %s", server->options.mountpoint, note);
 		json_decref(stats);
 		free(text);
