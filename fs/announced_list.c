@@ -70,8 +70,10 @@ struct fs_announced_list {
 		uint64_t place, sure; /* sure: opens of the list until then */
 	} ring[RING];                 /* the latest opens that fit elsewhere */
 	uint64_t ring_n;
-	uint64_t soon;    /* the reader has come to no place in the ring before it reaches this one */
-	struct run other; /* of a second reader */
+	uint64_t left, left_opens; /* the place of the reader, and `opens`, when it was moved; */
+	uint64_t moved_to;         /* ... and where it begins since */
+	uint64_t soon;             /* the reader has come to no place in the ring before it reaches this one */
+	struct run other;          /* of a second reader */
 
 	pthread_mutex_t lock;                                  /* a leaf; guards: */
 	struct fs_announced_chunk *known[FS_ANNOUNCED_CHUNKS]; /* what the engine may ask for; a reference each */
@@ -770,7 +772,7 @@ void fs_announced_list_reached(struct fs_announced_list *list, uint64_t places[F
 static bool move_reader(struct fs_announced_list *list, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n)
 {
 	struct fs_announced_state *s = &list->state;
-	uint64_t low, high;
+	uint64_t low, high, left = s->high;
 	if (list->ring_n < RING_ENOUGH || list->ring[(list->ring_n - RING_ENOUGH) % RING].sure < s->sure ||
 	        neighbours(list, &low, &high) < RING_SURE || high - low >= FS_ANNOUNCED_BEHIND || low < list->first)
 		return false; /* `first`: those entries were given back meanwhile */
@@ -780,11 +782,21 @@ static bool move_reader(struct fs_announced_list *list, uint64_t places[FS_ANNOU
 	s->high = low;
 	s->moves++;
 	s->apart = false;
+	list->left = left;
+	list->left_opens = list->opens;
+	list->moved_to = low;
 	use_ring(list, RING_ENOUGH, low, high, places, ret_n);
 	list->ring_n = 0;
 	list->bad = list->astray = 0;
 	s->wrong = false;
 	return true;
+}
+
+/* Whether the reader was moved, and somebody goes on where it was: then there are two, who read by turns. */
+static bool comes_back(const struct fs_announced_list *list, const struct run *run)
+{
+	return list->state.moves > 0 && list->opens - list->left_opens < FS_ANNOUNCED_BEHIND &&
+	       run->first < list->left + FS_ANNOUNCED_NEAR && run->first + FS_ANNOUNCED_AHEAD >= list->left;
 }
 
 bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, uint64_t apart,
@@ -807,7 +819,7 @@ bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, u
 		use_ring(list, ring_length(list), s->cursor, run.last, places, ret_n);
 		return true;
 	}
-	if (apart < UINT64_MAX && run.n >= RUN_ENOUGH && s->sure - run.sure >= GOES_ON) {
+	if (apart < UINT64_MAX && run.n >= RUN_ENOUGH && (s->sure - run.sure >= GOES_ON || comes_back(list, &run))) {
 		list->other = run;
 		s->apart = other_is_ahead(list) || other_is_behind(list);
 		if (s->apart)
@@ -880,7 +892,10 @@ int fs_announced_list_split(struct fs_announced_list *list, struct fs_announced_
 	struct fs_announced_list *part;
 	const struct run *other = &list->other;
 	bool is_ahead = other_is_ahead(list);
-	uint64_t at = is_ahead ? other->first : list->state.cursor; /* where the second part begins */
+	/* Where the second part begins: what the list's reader has read since it was moved is its own. */
+	uint64_t own = list->moved_to > other->last && list->moved_to < list->state.cursor ? list->moved_to
+	                                                                                   : list->state.cursor;
+	uint64_t at = is_ahead ? other->first : own;
 	list->state.apart = false;
 	int rc = list_of_part(list, is_ahead ? at : list->begin, is_ahead ? list->end : at, &part);
 	if (rc < 0)

@@ -397,7 +397,7 @@ static bool opened(struct fs_announced_orders *orders, uint32_t file)
 		tell_used(best.held, places[i], true);
 	fs_announced_list_state(best.held->list, &state);
 	bool explains = best.fit == FS_ANNOUNCED_SURELY || state.confirmed;
-	orders->explained += explains;
+	orders->explained += explains ? 1 + n : 0; /* opens before may be explained only now */
 	return explains;
 }
 

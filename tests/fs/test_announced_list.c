@@ -264,12 +264,12 @@ static void opens_in_a_row_elsewhere_move_the_reader(void **unused)
 	assert_in_range(missed, 16, 40);
 	assert_int_equal(state_of(list).moves, 1);
 	assert_int_equal(state_of(list).high, FAR + 500);
-	/* And back to the beginning, as a trainer that was started again. */
-	for (uint64_t i = 0; i < 500; i++)
+	/* And back, as a trainer that was started again. */
+	for (uint64_t i = FAR / 2; i < FAR / 2 + 500; i++)
 		missed += open_one(list, samples[i]) == FS_ANNOUNCED_ELSEWHERE;
 	assert_true(missed <= 80);
 	assert_int_equal(state_of(list).moves, 2);
-	assert_int_equal(state_of(list).high, 500);
+	assert_int_equal(state_of(list).high, FAR / 2 + 500);
 	assert_true(state_of(list).confirmed && !state_of(list).wrong);
 	free(samples);
 	fs_announced_list_free(list);
@@ -460,6 +460,33 @@ static void readers_of_contiguous_parts_split_the_list(void **unused)
 		assert_in_range(used, n - parts.elsewhere, n);
 		free(samples);
 	}
+}
+
+/* They read by turns, a batch each: the first turns look like one reader who goes to and fro. */
+static void readers_by_turns_split_the_list(void **unused)
+{
+	enum { N = 8000, READERS = 4, BATCH = 32 };
+	struct parts parts = { .n = 1 };
+	uint32_t *samples = shuffled(N);
+	(void)unused;
+	parts.lists[0] = make(1);
+	append(parts.lists[0], samples, N);
+	fs_announced_list_build(parts.lists[0]);
+	for (uint64_t i = 0; i < N / READERS; i += BATCH) {
+		for (uint64_t r = 0; r < READERS; r++) {
+			for (uint64_t k = i; k < i + BATCH && k < N / READERS; k++)
+				open_in_parts(&parts, samples[r * (N / READERS) + k]);
+		}
+	}
+	assert_int_equal(parts.n, READERS);
+	assert_in_range(parts.elsewhere, 1, READERS * 2 * BATCH);
+	for (unsigned i = 0; i < parts.n; i++) {
+		assert_in_range(state_of(parts.lists[i]).moves, 0, 3);
+		/* What the next part's reader had opened before the split stays unread there. */
+		assert_in_range(state_of(parts.lists[i]).end - state_of(parts.lists[i]).high, 0, 2 * BATCH);
+		fs_announced_list_free(parts.lists[i]);
+	}
+	free(samples);
 }
 
 /* A second reader that began behind the first one. */
@@ -1038,6 +1065,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_worker_that_begins_its_batch_is_followed, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(what_a_shuffle_buffer_gives_out_follows_the_list, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(readers_of_contiguous_parts_split_the_list, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(readers_by_turns_split_the_list, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(
 		        a_reader_that_begins_at_the_beginning_splits_the_list, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(

