@@ -70,9 +70,9 @@ struct fs_announced_list {
 		uint64_t place, sure; /* sure: opens of the list until then */
 	} ring[RING];                 /* the latest opens that fit elsewhere */
 	uint64_t ring_n;
-	uint64_t left, left_opens; /* the place of the reader, and `opens`, when it was moved; */
-	uint64_t moved_to;         /* ... and where it begins since */
-	uint64_t soon;             /* the reader has come to no place in the ring before it reaches this one */
+	uint64_t left, left_opens; /* where the reader was when it was moved, and `opens` then */
+	uint64_t moved_to;         /* where it was moved to */
+	uint64_t soon;             /* the lowest place in the ring that the reader has not reached; NOWHERE: none */
 	struct run other;          /* of a second reader */
 
 	pthread_mutex_t lock;                                  /* a leaf; guards: */
@@ -497,13 +497,23 @@ static bool lately(const struct fs_announced_list *list, uint32_t sample, uint64
 	       list->opens - list->recent[i].open < opens;
 }
 
+/* Gets the sample of an entry. Returns false if its chunk is not in use. */
+static bool sample_at(const struct fs_announced_list *list, uint64_t place, uint32_t *ret_sample)
+{
+	const struct fs_announced_chunk *chunk = chunk_at(list, place / list->chunk_entries);
+	uint64_t turn = place % list->chunk_entries;
+	if (!chunk || turn >= chunk->n)
+		return false;
+	*ret_sample = fs_announced_chunk_sample(chunk, turn);
+	return true;
+}
+
 /* Whether an entry just before this one was used a moment ago. The first open of all joins nothing. */
 static bool joins(const struct fs_announced_list *list, uint64_t place)
 {
+	uint32_t sample;
 	for (uint64_t k = 1; k <= JOIN && k <= place; k++) {
-		const struct fs_announced_chunk *chunk = chunk_at(list, (place - k) / list->chunk_entries);
-		if (chunk && is_used(list, place - k) &&
-		        lately(list, fs_announced_chunk_sample(chunk, (place - k) % list->chunk_entries), JOIN_OPENS))
+		if (is_used(list, place - k) && sample_at(list, place - k, &sample) && lately(list, sample, JOIN_OPENS))
 			return true;
 	}
 	return false;
@@ -560,10 +570,9 @@ static void advance(struct fs_announced_list *list)
 static void book_use(struct fs_announced_list *list, uint64_t place)
 {
 	struct fs_announced_state *s = &list->state;
-	const struct fs_announced_chunk *chunk = chunk_at(list, place / list->chunk_entries);
-	if (!chunk)
+	uint32_t sample;
+	if (!sample_at(list, place, &sample))
 		return;
-	uint32_t sample = fs_announced_chunk_sample(chunk, place % list->chunk_entries);
 	unsigned i = recent_of(sample);
 	set_used(list, place, true);
 	list->recent[i].sample = sample;
@@ -659,13 +668,10 @@ static bool find_next_of_run(const struct fs_announced_list *list, uint32_t samp
 {
 	for (unsigned i = 1; i <= ring_length(list); i++) {
 		for (uint64_t k = 1; k <= JOIN && ring_place(list, i) != NOWHERE; k++) {
-			uint64_t place = ring_place(list, i) + k, turn = place % list->chunk_entries;
-			const struct fs_announced_chunk *chunk = chunk_at(list, place / list->chunk_entries);
-			if (!chunk || turn >= chunk->n || place < list->begin ||
-			        fs_announced_chunk_sample(chunk, turn) != sample)
-				continue;
-			*ret_place = place;
-			return true;
+			uint32_t next;
+			*ret_place = ring_place(list, i) + k;
+			if (*ret_place >= list->begin && sample_at(list, *ret_place, &next) && next == sample)
+				return true;
 		}
 	}
 	return false;
@@ -676,7 +682,7 @@ static bool find_next_of_run(const struct fs_announced_list *list, uint32_t samp
 static bool find_elsewhere(const struct fs_announced_list *list, uint32_t sample, uint64_t *ret_place)
 {
 	const struct fs_announced_state *s = &list->state;
-	uint64_t from = UINT64_MAX, latest = list->ring_n > 0 ? ring_place(list, 1) : NOWHERE;
+	uint64_t first, from = UINT64_MAX, latest = list->ring_n > 0 ? ring_place(list, 1) : NOWHERE;
 	for (unsigned i = 0; i < FS_ANNOUNCED_CHUNKS; i++) {
 		if (list->chunks[i] && list->chunks[i]->number * list->chunk_entries < from)
 			from = list->chunks[i]->number * list->chunk_entries;
@@ -684,13 +690,16 @@ static bool find_elsewhere(const struct fs_announced_list *list, uint32_t sample
 	if (from == UINT64_MAX)
 		return false;
 	from = from > list->begin ? from : list->begin;
+	if (!find_place(list, sample, from, s->end, &first))
+		return false; /* most files that another program opens */
 	if (find_next_of_run(list, sample, ret_place) ||
 	        find_unused(list, sample, s->cursor, s->high + FS_ANNOUNCED_AHEAD, ret_place))
 		return true;
 	if (latest != NOWHERE && find_place(list, sample, latest > from + NEIGHBOUR ? latest - NEIGHBOUR : from,
 	                                 latest + FS_ANNOUNCED_AHEAD, ret_place))
 		return true;
-	return find_place(list, sample, from, s->end, ret_place);
+	*ret_place = first;
+	return true;
 }
 
 /* Counts the entries that the readers of one stream would have left unused if one of them was at `place`. */
@@ -741,10 +750,10 @@ static void use_drawn_again(struct fs_announced_list *list, uint64_t places[FS_A
 {
 	if (list->buffer > 0)
 		return;
+	uint32_t sample;
 	for (uint64_t place = list->latest; place > list->begin && *ret_n < FS_ANNOUNCED_RING; place--) {
-		const struct fs_announced_chunk *chunk = chunk_at(list, (place - 1) / list->chunk_entries);
-		if (!chunk || is_used(list, place - 1) ||
-		        !lately(list, fs_announced_chunk_sample(chunk, (place - 1) % list->chunk_entries), AGAIN_OPENS))
+		if (is_used(list, place - 1) || !sample_at(list, place - 1, &sample) ||
+		        !lately(list, sample, AGAIN_OPENS))
 			break;
 		book_use(list, place - 1);
 		places[(*ret_n)++] = place - 1;

@@ -46,15 +46,15 @@
 #include "shard/view.h"
 
 enum {
-	FS_ANNOUNCED_CHUNKS = 4,    /* chunks in use: as many as the engine looks ahead, and one behind */
-	FS_ANNOUNCED_NEAR = 256,    /* entries by which a single open may lie ahead of the farthest one */
-	FS_ANNOUNCED_AHEAD = 4096,  /* ... and opens in a row */
-	FS_ANNOUNCED_BEHIND = 8192, /* ... and behind it: 16 workers with two batches of 256 each */
-	FS_ANNOUNCED_BUFFER_MAX = 1 << 30,
-	FS_ANNOUNCED_SURE = 64,        /* sure opens that confirm a list */
-	FS_ANNOUNCED_DOUBT = 512,      /* opens that fit nothing, after which an unconfirmed list is wrong */
-	FS_ANNOUNCED_ASTRAY = 1 << 12, /* opens of the list's own files at wrong places: then any list is wrong */
-	FS_ANNOUNCED_LOST = 1 << 16,   /* opens of other files: then a confirmed list is wrong; its reader may pause */
+	FS_ANNOUNCED_CHUNKS = 4,           /* chunks in use: as many as the engine looks ahead, and one behind */
+	FS_ANNOUNCED_NEAR = 256,           /* entries by which a single open may lie ahead of the farthest one */
+	FS_ANNOUNCED_AHEAD = 4096,         /* ... and opens in a row */
+	FS_ANNOUNCED_BEHIND = 8192,        /* ... and behind it: 16 workers with two batches of 256 each */
+	FS_ANNOUNCED_BUFFER_MAX = 1 << 30, /* entries of a shuffle buffer */
+	FS_ANNOUNCED_SURE = 64,            /* sure opens that confirm a list */
+	FS_ANNOUNCED_DOUBT = 512,          /* opens that fit nothing, after which an unconfirmed list is wrong */
+	FS_ANNOUNCED_ASTRAY = 1 << 12,     /* opens of the list's own files at wrong places: then any list is wrong */
+	FS_ANNOUNCED_LOST = 1 << 16, /* opens of other files: then a confirmed list is wrong; its reader may pause */
 };
 
 struct fs_announced_list; /* opaque */
@@ -102,7 +102,7 @@ int fs_announced_list_commit(struct fs_announced_piece *piece);
 
 /* Where the reader of a list is, and how well opens follow the list. The caller's lock guards all fields. */
 struct fs_announced_state {
-	uint64_t end;                /* entries that were ever announced */
+	uint64_t end;                /* entries that were ever announced; of a part: where the next part begins */
 	uint64_t cursor;             /* all entries before it were used, or never will be */
 	uint64_t high;               /* behind the farthest used entry */
 	uint64_t used;               /* entries that opens have used */
@@ -148,7 +148,7 @@ void fs_announced_list_reached(struct fs_announced_list *list, uint64_t places[F
 bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, uint64_t apart,
         uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n);
 
-/* Returns the bytes of memory that the tables of one more part may take: 4 for each entry of its chunks. */
+/* Returns about how many bytes the tables of one more part may take: those of long lists have 4 for each entry. */
 uint64_t fs_announced_list_part_bytes(const struct fs_announced_list *list);
 /* Splits a list with the state `apart`. It keeps its reader, and *ret_other has the other one, with the entries behind
  * it or before it: the `end` of both tells. With the caller's lock held. Nobody may write into the list, and no stream

@@ -337,13 +337,20 @@ static void tell_used(struct held *held, uint64_t place, bool past)
 	fs_sink_used(held->stream, epoch, turn, past);
 }
 
+/* Finds a place for one more part of a list. NULL: no list can be split now. Under the lock. */
+static struct held *place_for_part(struct fs_announced_orders *orders, unsigned *ret_lists)
+{
+	unsigned parts;
+	struct held *empty = free_place(orders, ret_lists, &parts);
+	return parts < PARTS_MAX ? empty : NULL;
+}
+
 /* Returns how many entries readers may leave unused between them: a quarter of what their streams may hold.
  * UINT64_MAX: no list can be split. Under the lock. */
 static uint64_t apart(struct fs_announced_orders *orders)
 {
-	unsigned lists, parts;
-	struct held *empty = free_place(orders, &lists, &parts);
-	if (!empty || parts >= PARTS_MAX || lists == 0)
+	unsigned lists;
+	if (!place_for_part(orders, &lists) || lists == 0)
 		return UINT64_MAX;
 	const struct shard_info *info = orders->server->info;
 	uint64_t bytes = fs_budget_bytes(orders->server->budget) / 16 * 3 / lists;
@@ -506,7 +513,7 @@ enum task { TASK_NONE, TASK_END, TASK_DROP, TASK_BEGIN, TASK_REFRESH, TASK_SPLIT
 static enum task task_of(struct fs_announced_orders *orders, struct held *held)
 {
 	struct fs_announced_state state;
-	unsigned lists, parts;
+	unsigned lists;
 	if (!held->list || !held->shown)
 		return TASK_NONE;
 	if (held->ending)
@@ -521,7 +528,7 @@ static enum task task_of(struct fs_announced_orders *orders, struct held *held)
 		close_parts(orders);
 		return TASK_DROP;
 	}
-	if (state.apart && held->stream && !held->writing && free_place(orders, &lists, &parts))
+	if (state.apart && held->stream && !held->writing && place_for_part(orders, &lists))
 		return TASK_SPLIT;
 	/* Of several parts, the one that grows ends last. */
 	if (state.cursor == state.end && !held->writing && (held->closed || !has_parts(orders, held)) &&
@@ -540,9 +547,9 @@ static enum task task_of(struct fs_announced_orders *orders, struct held *held)
  * write, or there is no memory. */
 static struct held *split(struct fs_announced_orders *orders, struct held *held)
 {
-	unsigned lists, parts;
+	unsigned lists;
 	lock_for_scope(&orders->lock);
-	struct held *other = free_place(orders, &lists, &parts);
+	struct held *other = place_for_part(orders, &lists);
 	struct fs_announced_list *list;
 	if (!other || held->writing || fs_announced_list_split(held->list, &list) < 0)
 		return NULL;

@@ -76,6 +76,14 @@ static void append(struct fs_announced_list *list, const uint32_t *samples, size
 	assert_int_equal(fs_announced_list_commit(&piece), 0);
 }
 
+static struct fs_announced_list *made_of(uint32_t chunk_blocks, const uint32_t *samples, size_t n)
+{
+	struct fs_announced_list *list = make(chunk_blocks);
+	append(list, samples, n);
+	fs_announced_list_build(list);
+	return list;
+}
+
 static uint32_t *drawn(size_t n, uint32_t below)
 {
 	uint32_t *samples = malloc(n * sizeof(*samples));
@@ -251,11 +259,9 @@ static void a_file_that_is_opened_twice_counts_once(void **unused)
 static void opens_in_a_row_elsewhere_move_the_reader(void **unused)
 {
 	enum { N = 100000, FAR = 70000 };
-	struct fs_announced_list *list = make(2);
 	uint32_t *samples = shuffled(N);
+	struct fs_announced_list *list = made_of(2, samples, N);
 	(void)unused;
-	append(list, samples, N);
-	fs_announced_list_build(list);
 	for (uint64_t i = 0; i < 500; i++)
 		assert_true(open_one(list, samples[i]) >= FS_ANNOUNCED_LOOSE);
 	unsigned missed = 0;
@@ -279,11 +285,9 @@ static void opens_in_a_row_elsewhere_move_the_reader(void **unused)
 static void single_opens_far_ahead_move_nothing(void **unused)
 {
 	enum { N = 8000 };
-	struct fs_announced_list *list = make(1);
 	uint32_t *samples = shuffled(N);
+	struct fs_announced_list *list = made_of(1, samples, N);
 	(void)unused;
-	append(list, samples, N);
-	fs_announced_list_build(list);
 	for (uint64_t i = 0; i < N / 2; i++) {
 		assert_true(open_one(list, samples[i]) >= FS_ANNOUNCED_LOOSE);
 		if (i % 100 == 0)
@@ -362,6 +366,12 @@ struct parts {
 	unsigned n, elsewhere;
 };
 
+static void end_parts(struct parts *parts)
+{
+	for (unsigned i = 0; i < parts->n; i++)
+		fs_announced_list_free(parts->lists[i]);
+}
+
 /* The engine is told of places that the reader has passed, each once. */
 static void check_places(const struct fs_announced_list *list, const uint64_t places[FS_ANNOUNCED_RING], size_t n)
 {
@@ -427,9 +437,7 @@ static void readers_of_contiguous_parts_split_the_list(void **unused)
 		uint64_t at[PARTS], end[PARTS], left = n;
 		struct parts parts = { .n = 1 };
 		uint32_t *samples = shuffled(n);
-		parts.lists[0] = make(1 + round % 2);
-		append(parts.lists[0], samples, n);
-		fs_announced_list_build(parts.lists[0]);
+		parts.lists[0] = made_of(1 + round % 2, samples, n);
 		for (unsigned r = 0; r < readers; r++) {
 			at[r] = (uint64_t)n * r / readers;
 			end[r] = (uint64_t)n * (r + 1) / readers;
@@ -469,9 +477,7 @@ static void readers_by_turns_split_the_list(void **unused)
 	struct parts parts = { .n = 1 };
 	uint32_t *samples = shuffled(N);
 	(void)unused;
-	parts.lists[0] = make(1);
-	append(parts.lists[0], samples, N);
-	fs_announced_list_build(parts.lists[0]);
+	parts.lists[0] = made_of(1, samples, N);
 	for (uint64_t i = 0; i < N / READERS; i += BATCH) {
 		for (uint64_t r = 0; r < READERS; r++) {
 			for (uint64_t k = i; k < i + BATCH && k < N / READERS; k++)
@@ -496,9 +502,7 @@ static void a_reader_that_begins_at_the_beginning_splits_the_list(void **unused)
 	struct parts parts = { .n = 1 };
 	uint32_t *samples = shuffled(N);
 	(void)unused;
-	parts.lists[0] = make(1);
-	append(parts.lists[0], samples, N);
-	fs_announced_list_build(parts.lists[0]);
+	parts.lists[0] = made_of(1, samples, N);
 	for (uint64_t i = 0; i < AT; i++) {
 		open_in_parts(&parts, samples[i]);
 		if (i % 1000 == 0)
@@ -515,8 +519,7 @@ static void a_reader_that_begins_at_the_beginning_splits_the_list(void **unused)
 	assert_int_equal(state_of(parts.lists[0]).end, N);
 	assert_int_equal(state_of(parts.lists[1]).high, AT - 10000);
 	assert_in_range(state_of(parts.lists[1]).end, AT, AT + 40);
-	for (unsigned i = 0; i < parts.n; i++)
-		fs_announced_list_free(parts.lists[i]);
+	end_parts(&parts);
 	free(samples);
 }
 
@@ -528,9 +531,7 @@ static void workers_keep_their_place_when_a_reader_behind_them_gets_his_own(void
 	uint32_t *samples = shuffled(N);
 	uint64_t at[WORKERS];
 	(void)unused;
-	parts.lists[0] = make(1);
-	append(parts.lists[0], samples, N);
-	fs_announced_list_build(parts.lists[0]);
+	parts.lists[0] = made_of(1, samples, N);
 	for (unsigned w = 0; w < WORKERS; w++)
 		at[w] = (uint64_t)w * BATCH;
 	for (uint64_t n = 0; n < N; n++) {
@@ -548,8 +549,7 @@ static void workers_keep_their_place_when_a_reader_behind_them_gets_his_own(void
 	assert_true(parts.elsewhere <= N / BATCH + 20); /* a batch that begins, and the reader behind */
 	assert_int_equal(state_of(parts.lists[0]).cursor, N);
 	assert_int_equal(state_of(parts.lists[1]).high, 2001);
-	for (unsigned i = 0; i < parts.n; i++)
-		fs_announced_list_free(parts.lists[i]);
+	end_parts(&parts);
 	free(samples);
 }
 
@@ -560,9 +560,7 @@ static void readers_that_have_met_meanwhile_share_the_list(void **unused)
 	struct parts parts = { .n = 1 };
 	uint32_t *samples = shuffled(N);
 	(void)unused;
-	parts.lists[0] = make(1);
-	append(parts.lists[0], samples, N);
-	fs_announced_list_build(parts.lists[0]);
+	parts.lists[0] = made_of(1, samples, N);
 	for (uint64_t i = 0; i < 100; i++) {
 		open_somewhere(&parts, samples[i]);
 		if (i < 20)
@@ -604,11 +602,9 @@ static void a_list_that_opens_do_not_follow_is_wrong(void **unused)
 static void a_confirmed_list_outlasts_a_pause(void **unused)
 {
 	enum { N = 10000 };
-	struct fs_announced_list *list = make(1);
 	uint32_t *samples = shuffled(N);
+	struct fs_announced_list *list = made_of(1, samples, N);
 	(void)unused;
-	append(list, samples, N);
-	fs_announced_list_build(list);
 	for (uint64_t i = 0; i < N / 2; i++)
 		open_one(list, samples[i]);
 	for (uint32_t i = 0; i < 50000; i++)
@@ -627,11 +623,9 @@ static void a_confirmed_list_outlasts_a_pause(void **unused)
 static void a_confirmed_list_ends_when_its_files_come_otherwise(void **unused)
 {
 	enum { N = 60000 };
-	struct fs_announced_list *list = make(1);
 	uint32_t *samples = drawn(N, 3000), opens = 0;
+	struct fs_announced_list *list = made_of(1, samples, N);
 	(void)unused;
-	append(list, samples, N);
-	fs_announced_list_build(list);
 	for (uint64_t i = 0; i < 1000; i++)
 		open_one(list, samples[i]);
 	assert_true(state_of(list).confirmed);
@@ -714,9 +708,7 @@ static void a_successor_goes_on_with_parts(void **unused)
 	struct fs_announced_list_options options = { .name = "train", .id = 7, .n_samples = SAMPLES };
 	uint32_t *samples = shuffled(N);
 	(void)unused;
-	parts.lists[0] = make(1);
-	append(parts.lists[0], samples, N);
-	fs_announced_list_build(parts.lists[0]);
+	parts.lists[0] = made_of(1, samples, N);
 	for (uint64_t i = 0; i < 1000; i++) {
 		open_in_parts(&parts, samples[i]);
 		open_in_parts(&parts, samples[N / 2 + i]);
@@ -744,8 +736,7 @@ static void a_successor_goes_on_with_parts(void **unused)
 	assert_int_equal(parts.elsewhere, 0);
 	assert_int_equal(state_of(parts.lists[0]).cursor, N / 2);
 	assert_int_equal(state_of(parts.lists[1]).cursor, N);
-	for (unsigned i = 0; i < 2; i++)
-		fs_announced_list_free(parts.lists[i]);
+	end_parts(&parts);
 	free(samples);
 }
 
@@ -1045,8 +1036,7 @@ static void parts_stay_whole_whatever_is_opened(void **unused)
 		split_parts(&parts);
 		check_parts(&parts, n);
 		assert_true(b == 0 || parts.n == 1);
-		for (unsigned i = 0; i < parts.n; i++)
-			fs_announced_list_free(parts.lists[i]);
+		end_parts(&parts);
 		assert_int_equal(fs_order_memory_bytes(memory), 0);
 		free(samples);
 		free(opened);
