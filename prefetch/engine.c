@@ -508,10 +508,10 @@ void *prefetch_engine_run(void *arg)
 		timeout = sooner(timeout, rest_ns);
 		timeout = sooner(timeout, deliver_past_store(p));
 		struct prefetch_op *done = NULL;
+		show_reading(p); /* first: prefetch_idle looks at the reads of a thread that sleeps */
 		bool sleep = prepare_sleep(p, drained, rest_ns >= 0, soon_ns > 0, &leave);
 		if (leave)
 			break;
-		show_reading(p);
 		atomic_store_explicit(&p->figures.busy_ns, 0, memory_order_relaxed);
 		prefetch_io_wait(p->io, sleep ? timeout : 0, &done);
 		atomic_store_explicit(&p->figures.busy_ns, base_now_ns(), memory_order_relaxed);
