@@ -38,6 +38,9 @@ enum {
 	THROTTLED_SHARE = 5,    /* a fifth of answers 429 and 503: the store is asked too much */
 	READ_TRANSFERS_MAX = 4, /* of one read, at the same time */
 	HEDGE_EVERY = 30,       /* reads for one second transfer: 3% */
+	/* Bytes that come twice by second transfers: 5% of all, and HEDGE_WASTE_MIN.  On a full link all are slow. */
+	HEDGE_WASTE_PART = 20,
+	HEDGE_WASTE_MIN = 1 << 20,
 };
 
 #define PAUSE_MIN_NS (50 * MS)
@@ -59,6 +62,7 @@ struct transfer {
 	uint64_t progress_ns; /* when it began, or its last byte came */
 	bool first;           /* a byte of the body came */
 	bool hedge;           /* it began beside a slow one, and has brought nothing new so far */
+	uint32_t at_stake;    /* bytes that it may bring in vain: what its read lacked, if it began beside a slow one */
 	bool ranged;          /* the answer says which range it is */
 	int refused;          /* -errno that the answer's headers led to, or 0 */
 	long status;          /* of the answer; 0: no answer yet */
@@ -399,6 +403,7 @@ static void begin_transfer(struct transfer *t, struct remote_read *read)
 	t->headers = NULL;
 	t->started_ns = t->progress_ns = base_now_ns();
 	t->first = t->ranged = t->hedge = false;
+	t->at_stake = 0;
 	t->refused = 0;
 	t->status = 0;
 	t->retry_after_ns = 0;
@@ -597,6 +602,16 @@ static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
 	return value < low ? low : value > high ? high : value;
 }
 
+/* Whether another second transfer is within what such transfers may waste. */
+static bool may_waste(struct remote_client *c)
+{
+	const struct transfer *t;
+	uint64_t waste = c->stats.wasted_bytes;
+	TAILQ_FOREACH(t, &c->running, link)
+	waste += t->at_stake;
+	return waste <= HEDGE_WASTE_MIN + c->stats.bytes / HEDGE_WASTE_PART;
+}
+
 /* Gives silent transfers a second one, or gives them up.  Returns when it has to look again. */
 static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 {
@@ -632,8 +647,10 @@ static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 		live -= live < read->live_ns ? live : read->live_ns;
 		uint64_t least = c->n_running > 1 && live < hedge_ns ? HEDGE_SILENT * hedge_ns : hedge_ns;
 		bool may = read->transfers < READ_TRANSFERS_MAX && c->hedge_credits;
-		if (may && quiet >= least && start_transfer(c, read) == 0) {
-			TAILQ_LAST(&c->running, transfer_list)->hedge = true;
+		if (may && quiet >= least && may_waste(c) && start_transfer(c, read) == 0) {
+			struct transfer *second = TAILQ_LAST(&c->running, transfer_list);
+			second->hedge = true;
+			second->at_stake = read->len - read->high;
 			c->hedge_credits--;
 			count(c, &c->stats.hedged, 1);
 		}
