@@ -371,6 +371,20 @@ static void publish(struct fs_sampler_streams *fr, bool busy)
 	}
 }
 
+static void set_order(json_t *object, const char *source, const char *note)
+{
+	json_object_set_new(object, "order_source", json_string(source));
+	json_object_set_new(object, "order_note", json_string(note));
+}
+
+/* What is said of a view that had no reader yet, or of a server that has just begun. */
+static void say_no_order(json_t *object)
+{
+	char note[FS_READ_AHEAD_NOTE_MAX];
+	fs_unknown_order_note(&(struct fs_read_ahead_counts){ 0 }, note);
+	set_order(object, "unknown", note);
+}
+
 /* Says who told the order, and what helps if nobody did. recognised: what was recognised, or "". */
 static void say_order(const struct fs_sampler_streams *fr, const char *recognised,
         const struct fs_read_ahead_counts *counts, json_t *object)
@@ -398,8 +412,7 @@ static void say_order(const struct fs_sampler_streams *fr, const char *recognise
 	} else {
 		fs_unknown_order_note(counts, note);
 	}
-	json_object_set_new(object, "order_source", json_string(source));
-	json_object_set_new(object, "order_note", json_string(note));
+	set_order(object, source, note);
 }
 
 /* Adds the sentences on the order, and on why opens are not read ahead. `object` has the counters, if they are
@@ -519,6 +532,8 @@ void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 	};
 	if (fr)
 		say_why(fr, all, &counts, object);
+	else
+		say_no_order(object);
 	if (fr && fr->server->options.scan_threads > 0)
 		json_object_set_new(object, "seed_search",
 		        json_pack("{sb sI sf sI sI}", "running", scanned.running, "tried", (json_int_t)scanned.tried,

@@ -320,7 +320,8 @@ def test_a_rank_begins_with_its_first_reader(mount, pack, tree):
     os.listdir(m.path)
     for path in paths:
         os.stat(path), os.listdir(path / ".ddpfs"), os.listdir(path / ".ddpfs/all")
-        tools.stat_json(path), ctl(path, "epoch")
+        assert tools.stat_json(path)["order_source"] == "unknown"
+        ctl(path, "epoch")
     assert (control.stats(m)["watched_dirs"], recognisers(m)) == (0, 0)
     os.listdir(paths[2])
     for name in listing(paths[2]):
