@@ -3,7 +3,7 @@
  *
  *     control socket (main) --> lists (fs/announced_list.h) --> streams (fs/sink.h)
  *                                   ^
- *     watcher --> recognise thread -'  opens: explained by a list, or left for the recogniser
+ *     watcher --> recognise thread -'  opens (fs/announced_reader.h): explained by a list, or left for the recogniser
  *
  * A view has up to FS_ANNOUNCED_LISTS lists, each with a name: for example one for each rank or worker. Each is a
  * stream of the engine. An announcement changes only what is read ahead. Opens move the reader of a list. A list ends
@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "fs/announced_list.h"
+#include "fs/announced_reader.h"
 
 struct fs_server;
 struct fs_view;

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "fs/announced_list.h"
+#include "fs/announced_reader.h"
 
 enum { SAMPLES = 200000, BLOCK = FS_ORDER_BLOCK, APART = 1000 };
 
