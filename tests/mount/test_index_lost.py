@@ -64,7 +64,7 @@ def test_an_index_whose_disk_fails_ends_the_mount_with_a_sentence(mount, pack, w
     """Nobody wrote into it: another server may be able to read it, and tries."""
     dataset = pack(wide)
     below = mount(pack(dataset, "--container=bare", "--common="), "view=all,layout=tree,watchdog=0")
-    m = mount(below.path, "view=all,layout=tree")
+    m = mount(below.path, "view=all,layout=tree,timeout=2")
     m.may_end_with.add(1)
     with open(below.path / "index.ddpfs", "rb") as f:
         kill_with_supervisor(below.process.pid, below.server_pid())
