@@ -168,6 +168,18 @@ def test_a_bucket_is_verified_written_out_and_shown(in_bucket, scratch):
     assert done.stdout == b"".join(files[name] for name in some)
 
 
+def test_a_bucket_is_listed_and_its_order_measured_as_on_a_disk(in_bucket, scratch, pack):
+    url, files = in_bucket
+    local = pack(scratch / "source", "--shard-size=4M")
+    for words in (["ls"], ["ls", "-0"], ["ls", "--json"], ["stats", "--json", "--epochs=2", "-o", "order=chunk,chunk=1M,pool=4M"]):
+        here, there = (tools.mkshard(*words, name).stdout for name in (local, url))
+        assert there.replace(url, str(local)) == here, words
+    assert tools.mkshard("ls", url).stdout.split() == sorted(files)
+    below = sorted(files)[0].partition("/")[0]
+    assert tools.mkshard("ls", url, below).stdout.split() == sorted(name for name in files if name.startswith(f"{below}/"))
+    assert "no 'nowhere'" in mkshard_fails("ls", url, "nowhere")
+
+
 def test_a_damaged_object_is_found_and_named(in_bucket, s3, scratch):
     url, files = in_bucket
     bad = damage(s3, files)
