@@ -367,7 +367,7 @@ def test_claims_of_a_killed_mount_are_taken_over_at_once(stored, scratch, http_s
     assert right and end - killed < 3, "it waits for a process that has ended"
 
 
-ORDERS = ("order=full", "order=full,deal=block", "order=full,groups=2", "order=chunk,chunk=1M,pool=4M,deal=stride")
+ORDERS = ("order=full", "order=full,deal=block", "order=full,groups=2", "order=torch", "order=chunk,chunk=1M,pool=4M,deal=stride")
 
 
 def test_two_ranks_fetch_small_files_once_in_any_order(build_dir, scratch, http_store, mount):
