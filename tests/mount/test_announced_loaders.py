@@ -18,15 +18,22 @@ COUNT, BATCH = 2000, 8
 # The first batch waits until the server has read what was announced: the first window.  Then counters are noted, and the
 # trainer goes on.  No file needs to be read while the trainer runs, so nothing depends on how fast it is.
 TRAINER = """
-    import json, os, random, sys, time
+    import glob, json, os, random, sys, time
     import numpy, torch
     from torch.utils.data import DataLoader, Dataset, Sampler, WeightedRandomSampler
 
     mount, kind, workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    side_by_side = 2 if kind == "two" else 1
 
     def stats():
         with open(os.path.join(mount, ".ddpfs/stats.json")) as file:
             return json.load(file)
+
+    def meet():  # the trainers of one shell
+        place = f"{__file__}.{os.getppid()}"
+        open(f"{place}.{os.getpid()}", "w").close()
+        while len(glob.glob(f"{place}.*")) < side_by_side:
+            time.sleep(0.01)
 
     class Files(Dataset):
         def __init__(self):
@@ -59,7 +66,7 @@ TRAINER = """
 
     class Own(Sampler):
         def __init__(self):
-            self.generator = numpy.random.default_rng(7)
+            self.generator = numpy.random.default_rng(os.getpid())
 
         def __iter__(self):
             return iter(self.generator.permutation(len(data)))
@@ -74,17 +81,31 @@ TRAINER = """
     options = {"weighted": {"sampler": WeightedRandomSampler(torch.rand(len(data)), len(data)), "batch_size": BATCH},
                "buckets": {"batch_sampler": Buckets()},
                "own": {"sampler": Own(), "batch_size": BATCH},
-               "no list": {"shuffle": True, "batch_size": BATCH}}[kind]
+               "two": {"sampler": Own(), "batch_size": BATCH},
+               "no list": {"shuffle": True, "batch_size": BATCH},
+               "stateful": {"shuffle": True, "batch_size": BATCH},
+               "resumed": {"shuffle": True, "batch_size": BATCH}}[kind]
+    if kind in ("stateful", "resumed"):
+        from torchdata.stateful_dataloader import StatefulDataLoader as DataLoader
     loader = DataLoader(data, num_workers=workers, **options)
     if len(sys.argv) > 4:
         import ddpfs.torch
         ddpfs.torch.follow(loader)
-    first, noted, seen = True, None, 0
+    noted, seen = None, 0
+    if kind == "resumed":
+        for _, sizes in zip(range(5), loader):
+            seen += len(sizes)
+        state = loader.state_dict()
+        loader = DataLoader(data, num_workers=workers, **options)
+        loader.load_state_dict(state)
+    rest = len(data) - seen
     for sizes in loader:
         while noted is None:
             now = stats()
-            if now["order_source"] == "announced" and sum(one["entries"] for one in now["announced"]) == len(data) and now["idle"]:
+            lists = [one["entries"] for one in now["announced"]]
+            if now["order_source"] == "announced" and lists.count(rest) == side_by_side and now["idle"]:
                 noted = now
+                meet()
             time.sleep(0.02)
         seen += len(sizes)
     assert seen == len(data)
@@ -93,13 +114,16 @@ TRAINER = """
     """
 
 
-@pytest.fixture
-def dataset(pack, scratch):
+@pytest.fixture(scope="module")
+def dataset(build_dir, tmp_path_factory):
+    del build_dir
+    place = tmp_path_factory.mktemp("packed")
     for i in range(COUNT):
-        path = scratch / "tree" / f"class_{i % 10}" / f"{i:05d}.bin"
+        path = place / "tree" / f"class_{i % 10}" / f"{i:05d}.bin"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(random.Random(i).randbytes(500 + i))
-    return pack(scratch / "tree")
+    tools.mkshard("pack", place / "tree", place / "dataset")
+    return place / "dataset"
 
 
 @pytest.fixture
@@ -108,10 +132,13 @@ def train(dataset, scratch):
     (scratch / "train.py").write_text(f"BATCH = {BATCH}\n" + textwrap.dedent(TRAINER))
 
     def once(*arguments, options=(), **kwargs):
-        done = tools.ddpfs("exec", "-q", "-o", "view=all,memory=256M", *options, dataset, scratch / "mnt", "--",
-                           sys.executable, "-W", "ignore", scratch / "train.py", scratch / "mnt", *arguments, **kwargs)
+        command = [sys.executable, "-W", "ignore", scratch / "train.py", scratch / "mnt", *arguments]
+        if arguments[0] == "two":
+            command = ["sh", "-c", '"$@" & "$@" && wait $!', "sh", *command]
+        done = tools.ddpfs("exec", "-q", "-o", "view=all,memory=256M", *options, dataset, scratch / "mnt", "--", *command, **kwargs)
         assert done.stderr == ""
-        return json.loads(done.stdout)
+        # Each trainer counts the opens of all, until it ends.
+        return max(map(json.loads, done.stdout.splitlines()), key=lambda since: since["opens"])
 
     def run(*arguments, **kwargs):
         """A run in which the kernel took nothing back: else files are read a second time."""
@@ -124,6 +151,22 @@ def train(dataset, scratch):
 def test_what_a_sampler_draws_is_in_memory(train, kind, workers):
     since = train(kind, workers)
     assert since["opens"] >= COUNT - 8 * BATCH * workers
+    assert since["misses"] < 0.01 * COUNT and since["orders_dropped"] == 0
+
+
+def test_two_trainers_side_by_side_have_a_list_each(train):
+    """Under one `ddpfs exec`, with the shuffles of two generators of numpy."""
+    since = train("two", 2)
+    assert since["opens"] > 2 * (COUNT - 8 * BATCH * 2) * 0.9
+    assert since["misses"] < 0.01 * COUNT and since["orders_dropped"] == 0
+
+
+@pytest.mark.parametrize("kind", ["stateful", "resumed"])
+def test_torchdatas_loader_is_announced_too(train, kind):
+    """Its iterators are derived from those of torch, and a resumed one goes on with a sampler that it has put forward."""
+    pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed (tests/requirements-loaders.txt)")
+    since = train(kind, 2)
+    assert since["opens"] >= COUNT - 8 * BATCH * 2
     assert since["misses"] < 0.01 * COUNT and since["orders_dropped"] == 0
 
 
