@@ -56,6 +56,11 @@ struct fs_announced_list {
 	uint64_t moved_to;         /* where it was moved to */
 	uint64_t soon;             /* the lowest place in the ring that the reader has not reached; NOWHERE: none */
 	struct run other;          /* of a second reader */
+	struct {
+		uint64_t opens, end; /* of the list */
+		uint64_t since_ns;   /* when these two changed; 0: nobody has looked */
+		uint64_t gone_on;    /* opens of its files by other readers since then */
+	} silent;
 
 	pthread_mutex_t lock;                                  /* a leaf; guards: */
 	struct fs_announced_chunk *known[FS_ANNOUNCED_CHUNKS]; /* what the engine may ask for; a reference each */

@@ -375,6 +375,17 @@ static void missed(struct fs_announced_orders *orders, uint32_t sample)
 	}
 }
 
+/* Tells the other lists of an open that one of them explains. Under the lock. */
+static void pass_others(struct fs_announced_orders *orders, const struct held *by, uint32_t sample)
+{
+	uint32_t id = fs_announced_list_id(by->list);
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		struct held *held = &orders->table[i];
+		if (held != by && held->stream && !held->ending)
+			fs_announced_list_passed(held->list, sample, fs_announced_list_id(held->list) == id);
+	}
+}
+
 /* Returns whether a list explains the open. Under the lock. */
 static bool opened(struct fs_announced_orders *orders, uint32_t file)
 {
@@ -397,6 +408,7 @@ static bool opened(struct fs_announced_orders *orders, uint32_t file)
 	}
 	if (best.fit == FS_ANNOUNCED_AGAIN)
 		return true;
+	pass_others(orders, best.held, sample);
 	fs_announced_list_use(best.held->list, best.place, best.fit == FS_ANNOUNCED_SURELY);
 	tell_used(best.held, best.place, false);
 	fs_announced_list_reached(best.held->list, places, &n);
@@ -510,7 +522,7 @@ static void build(struct fs_announced_orders *orders, struct held *held)
 enum task { TASK_NONE, TASK_END, TASK_DROP, TASK_BEGIN, TASK_REFRESH, TASK_SPLIT };
 
 /* Under the lock. */
-static enum task task_of(struct fs_announced_orders *orders, struct held *held)
+static enum task task_of(struct fs_announced_orders *orders, struct held *held, uint64_t now_ns)
 {
 	struct fs_announced_state state;
 	unsigned lists;
@@ -531,8 +543,8 @@ static enum task task_of(struct fs_announced_orders *orders, struct held *held)
 	if (state.apart && held->stream && !held->writing && place_for_part(orders, &lists))
 		return TASK_SPLIT;
 	/* Of several parts, the one that grows ends last. */
-	if (state.cursor == state.end && !held->writing && (held->closed || !has_parts(orders, held)) &&
-	        base_now_ns() - held->shown_ns > REST_MS * UINT64_C(1000000)) {
+	if (fs_announced_list_over(held->list, now_ns) && !held->writing &&
+	        (held->closed || !has_parts(orders, held)) && now_ns > held->shown_ns + REST_MS * UINT64_C(1000000)) {
 		held->ending = true;
 		orders->ended = state.end > 0;
 		orders->others = 0;
@@ -619,7 +631,7 @@ static void took_in(struct fs_announced_orders *orders, uint64_t until)
 	orders->taken_in = until;
 }
 
-bool fs_announced_orders_sync(struct fs_announced_orders *orders)
+bool fs_announced_orders_sync(struct fs_announced_orders *orders, uint64_t now_ns)
 {
 	uint64_t until = changes(orders);
 	bool confirmed = false;
@@ -629,7 +641,7 @@ bool fs_announced_orders_sync(struct fs_announced_orders *orders)
 		enum task task;
 		{
 			lock_for_scope(&orders->lock);
-			task = task_of(orders, held);
+			task = task_of(orders, held, now_ns);
 			if (held->list)
 				fs_announced_list_state(held->list, &state);
 		}

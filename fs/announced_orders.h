@@ -7,7 +7,7 @@
  *
  * A view has up to FS_ANNOUNCED_LISTS lists, each with a name: for example one for each rank or worker. Each is a
  * stream of the engine. An announcement changes only what is read ahead. Opens move the reader of a list. A list ends
- * when it was read to its end, or when opens do not follow it.
+ * when it is over (fs/announced_reader.h), or when opens do not follow it.
  *
  * Lists lie in the handover memory, so a successor goes on with them.
  *
@@ -65,8 +65,8 @@ void fs_announced_orders_restore(struct fs_announced_orders *orders);
 /* Takes in opens. Leaves in @files those that no list explains. Returns how many these are. */
 size_t fs_announced_orders_opened(struct fs_announced_orders *orders, uint32_t *files, size_t n);
 /* Begins and ends streams, and tells the engine what is new. Call it after opens and when woken, and about every two
- * seconds. Returns true once for each list that was confirmed. */
-bool fs_announced_orders_sync(struct fs_announced_orders *orders);
+ * seconds. @now_ns: CLOCK_MONOTONIC. Returns true once for each list that was confirmed. */
+bool fs_announced_orders_sync(struct fs_announced_orders *orders, uint64_t now_ns);
 /* Ends all streams. The lists are left to a successor. */
 void fs_announced_orders_end(struct fs_announced_orders *orders);
 

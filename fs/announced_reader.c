@@ -402,6 +402,7 @@ bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, u
 	bool has = find_elsewhere(list, sample, &place);
 	list->bad++;
 	list->astray += has;
+	list->silent.gone_on += has;
 	judge(list);
 	if (!has || list->buffer > 0)
 		return false;
@@ -421,6 +422,43 @@ bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, u
 			return false;
 	}
 	return move_reader(list, places, ret_n);
+}
+
+/* ---- the end ---- */
+
+/* Whether so few entries are left that they do not keep the list, and it is no list of a few entries. */
+static bool few_are_left(const struct fs_announced_list *list)
+{
+	const struct fs_announced_state *s = &list->state;
+	uint64_t left = list->end - s->high, most = (list->end - list->begin) / 2;
+	most = most < FS_ANNOUNCED_LEFT ? most : FS_ANNOUNCED_LEFT;
+	for (uint64_t p = s->cursor; p < s->high && left <= most; p++)
+		left += !is_used(list, p);
+	return left <= most;
+}
+
+void fs_announced_list_passed(struct fs_announced_list *list, uint32_t sample, bool part)
+{
+	uint64_t place;
+	/* Only behind such a list it counts, and looking takes time. */
+	if (list->end - list->state.high > FS_ANNOUNCED_LEFT)
+		return;
+	list->silent.gone_on += part || fs_announced_list_find(list, sample, list->begin, list->end, &place);
+}
+
+bool fs_announced_list_over(struct fs_announced_list *list, uint64_t now_ns)
+{
+	if (list->state.cursor == list->end)
+		return true;
+	if (list->silent.since_ns == 0 || list->silent.opens != list->opens || list->silent.end != list->end) {
+		list->silent.opens = list->opens;
+		list->silent.end = list->end;
+		list->silent.since_ns = now_ns;
+		list->silent.gone_on = 0;
+		return false;
+	}
+	return now_ns - list->silent.since_ns >= FS_ANNOUNCED_SILENT_S * UINT64_C(1000000000) &&
+	       (list->state.high == list->end || list->silent.gone_on >= FS_ANNOUNCED_GONE_ON) && few_are_left(list);
 }
 
 /* ---- splitting ---- */

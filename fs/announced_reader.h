@@ -23,6 +23,11 @@
  * that may be in it is expected, and the list is never split. So nearly any order fits a list whose buffer is nearly as
  * large as the list.
  *
+ * A list is *over* when its reader has nothing left to open. Some entries may stay that nobody opens: another reader
+ * had opened them, no server saw their opens, or the trainer drops its last batch (drop_last). A few of them do not
+ * keep a list. But its reader may also pause, for example during a validation. So the reader must be silent for a
+ * time, and must have come to the end: the last entry was used, or other readers open the files of this list meanwhile.
+ *
  * Threads: the recognise thread calls all functions, with the lock of the list's caller held where they say so. */
 #ifndef DDPFS_FS_ANNOUNCED_READER_H
 #define DDPFS_FS_ANNOUNCED_READER_H
@@ -39,6 +44,9 @@ enum {
 	FS_ANNOUNCED_SURE = 64,        /* sure opens that confirm a list */
 	FS_ANNOUNCED_DOUBT = 512,      /* opens that fit nothing, after which an unconfirmed list is wrong */
 	FS_ANNOUNCED_ASTRAY = 1 << 12, /* opens of the list's own files at wrong places: then any list is wrong */
+	FS_ANNOUNCED_LEFT = 256,       /* unused entries that do not keep a list whose reader is silent ... */
+	FS_ANNOUNCED_SILENT_S = 60,    /* ... for so many seconds */
+	FS_ANNOUNCED_GONE_ON = 256,    /* opens of its files by others, after which its last entries count as dropped */
 	FS_ANNOUNCED_LOST = 1 << 16,   /* opens of other files: then a confirmed list is wrong; its reader may pause */
 };
 
@@ -66,6 +74,15 @@ void fs_announced_list_reached(struct fs_announced_list *list, uint64_t places[F
  * FS_ANNOUNCED_RING, *ret_n of them) were used there. May set the state `apart`. */
 bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, uint64_t apart,
         uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n);
+
+/* An open of @sample has used an entry of another list. @part: that is a part of the same list. */
+void fs_announced_list_passed(struct fs_announced_list *list, uint32_t sample, bool part);
+/* Returns whether the list is over. Call it after opens, and about every two seconds; @now_ns: CLOCK_MONOTONIC. With
+ * the caller's lock held.
+ *
+ * Readers side by side, or a shuffle buffer, may have used the last entry while many before it come later. So the
+ * number of entries that are left counts, wherever they are. */
+bool fs_announced_list_over(struct fs_announced_list *list, uint64_t now_ns);
 
 /* Returns about how many bytes the tables of one more part may take: those of long lists have 4 for each entry. */
 uint64_t fs_announced_list_part_bytes(const struct fs_announced_list *list);

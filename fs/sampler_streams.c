@@ -842,7 +842,7 @@ static size_t announced(struct fs_sampler_streams *fr, size_t n)
 {
 	struct prefetch_recognised track;
 	size_t left = fs_announced_orders_opened(fr->orders, fr->batch, n);
-	bool confirmed = fs_announced_orders_sync(fr->orders);
+	bool confirmed = fs_announced_orders_sync(fr->orders, base_now_ns());
 	/* What was recognised before would get no more opens, and its stream would keep its room. */
 	if (confirmed && fr->r && prefetch_recognise_get(fr->r, 0, &track) == 0)
 		begin_again(fr);

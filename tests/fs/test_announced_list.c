@@ -1044,6 +1044,170 @@ static void parts_stay_whole_whatever_is_opened(void **unused)
 	}
 }
 
+/* ---- lists that are over ---- */
+
+static const uint64_t SECOND_NS = 1000000000, DAY_NS = 86400 * UINT64_C(1000000000);
+
+/* Opens the samples [from, to) of the list, but one. */
+static void open_all(
+        struct fs_announced_list *list, const uint32_t *samples, uint32_t from, uint32_t to, uint32_t except)
+{
+	for (uint32_t i = from; i < to; i++) {
+		if (i != except)
+			assert_true(open_one(list, samples[i]) >= FS_ANNOUNCED_LOOSE);
+	}
+}
+
+static void a_list_is_over_a_minute_after_its_last_open(void **unused)
+{
+	enum { N = 10000, FORGOTTEN = 9000 };
+	uint32_t *samples = shuffled(N);
+	struct fs_announced_list *list = made_of(1, samples, N);
+	uint64_t now_ns = 5 * SECOND_NS;
+	(void)unused;
+	open_all(list, samples, 0, N - 1, FORGOTTEN);
+	assert_false(fs_announced_list_over(list, now_ns));
+	assert_false(fs_announced_list_over(list, now_ns + DAY_NS)); /* its last entry may still come */
+	open_all(list, samples, N - 1, N, FORGOTTEN);
+	now_ns += DAY_NS;
+	assert_false(fs_announced_list_over(list, now_ns));
+	assert_false(fs_announced_list_over(list, now_ns + 59 * SECOND_NS));
+	assert_true(fs_announced_list_over(list, now_ns + 60 * SECOND_NS));
+	/* What is appended meanwhile is read. */
+	append(list, samples, N);
+	fs_announced_list_build(list);
+	assert_false(fs_announced_list_over(list, now_ns + 60 * SECOND_NS));
+	assert_false(fs_announced_list_over(list, now_ns + DAY_NS));
+	open_all(list, samples, 0, N, N);
+	/* The entry is too far behind to be waited for, so the list has no entry left. */
+	assert_int_equal(state_of(list).cursor, 2 * N);
+	assert_true(fs_announced_list_over(list, now_ns + DAY_NS));
+	free(samples);
+	fs_announced_list_free(list);
+}
+
+/* A validation, of files that are in no list, and of the list's own ones. */
+static void a_list_whose_reader_pauses_is_not_over(void **unused)
+{
+	enum { N = 10000, LEFT = 5000 };
+	uint32_t *samples = shuffled(N);
+	struct fs_announced_list *list = made_of(1, samples, N);
+	uint64_t now_ns = SECOND_NS;
+	(void)unused;
+	open_all(list, samples, 0, N - LEFT, N);
+	assert_false(fs_announced_list_over(list, now_ns));
+	for (uint32_t i = 0; i < 1000; i++) {
+		open_one(list, N + draw(SAMPLES - N));
+		open_one(list, samples[draw(N - LEFT)]);
+	}
+	assert_false(fs_announced_list_over(list, now_ns + DAY_NS));
+	open_all(list, samples, N - LEFT, N - 100, N);
+	assert_false(fs_announced_list_over(list, now_ns += DAY_NS));
+	for (uint32_t i = 0; i < 1000; i++)
+		open_one(list, N + draw(SAMPLES - N));
+	assert_false(fs_announced_list_over(list, now_ns + DAY_NS));
+	open_all(list, samples, N - 100, N, N);
+	assert_true(fs_announced_list_over(list, now_ns + DAY_NS));
+	free(samples);
+	fs_announced_list_free(list);
+}
+
+/* drop_last: nobody opens the last entries, and the next epoch comes in another order that nobody announced. */
+static void a_list_whose_last_entries_are_dropped_is_over_in_the_next_epoch(void **unused)
+{
+	enum { N = 10000, DROPPED = 200 };
+	uint32_t *samples = shuffled(N), opens = 0;
+	struct fs_announced_list *list = made_of(1, samples, N);
+	(void)unused;
+	open_all(list, samples, 0, N - DROPPED, N);
+	assert_false(fs_announced_list_over(list, SECOND_NS));
+	assert_false(fs_announced_list_over(list, DAY_NS));
+	while (opens < FS_ANNOUNCED_DOUBT && !fs_announced_list_over(list, DAY_NS)) {
+		open_one(list, samples[draw(N - DROPPED - FS_ANNOUNCED_DOUBT)]);
+		opens++;
+	}
+	assert_int_equal(opens, FS_ANNOUNCED_GONE_ON);
+	assert_false(state_of(list).wrong);
+	free(samples);
+	fs_announced_list_free(list);
+}
+
+/* The farther one comes to the end first. */
+static void a_list_of_two_readers_is_not_over_while_one_of_them_pauses(void **unused)
+{
+	enum { N = 4000, AT = 2500, FARTHER = 3200 };
+	uint32_t *samples = shuffled(N);
+	struct fs_announced_list *list = made_of(1, samples, N);
+	(void)unused;
+	open_all(list, samples, 0, AT, N);
+	for (uint32_t i = FARTHER; i < N; i++)
+		open_one(list, samples[i]);
+	assert_int_equal(state_of(list).high, N);
+	assert_false(fs_announced_list_over(list, SECOND_NS));
+	assert_false(fs_announced_list_over(list, DAY_NS));
+	open_all(list, samples, AT, FARTHER, AT + 100);
+	assert_false(fs_announced_list_over(list, DAY_NS));
+	assert_true(fs_announced_list_over(list, DAY_NS + 60 * SECOND_NS));
+	free(samples);
+	fs_announced_list_free(list);
+}
+
+/* Its buffer holds many files when the last entry was opened. */
+static void a_list_is_not_over_while_its_shuffle_buffer_is_full(void **unused)
+{
+	enum { N = 50000, B = 5000, FORGOTTEN = 49000 };
+	uint32_t *samples = shuffled(N), *opens = what_is_opened(samples, N, 1, B), pauses = 0;
+	struct fs_announced_list *list = make_buffered(1, B);
+	uint64_t now_ns = SECOND_NS;
+	(void)unused;
+	append(list, samples, N);
+	for (uint32_t i = 0; i < N; i++) {
+		if (i % 500 == 0)
+			fs_announced_list_build(list);
+		if (opens[i] != samples[FORGOTTEN])
+			open_one(list, opens[i]);
+		if (i % 100 == 0 && i + FS_ANNOUNCED_LEFT < N) {
+			assert_false(fs_announced_list_over(list, now_ns));
+			assert_false(fs_announced_list_over(list, now_ns += DAY_NS));
+			pauses += state_of(list).high == N;
+		}
+	}
+	assert_true(pauses > 0);
+	assert_int_equal(state_of(list).cursor, FORGOTTEN);
+	assert_false(fs_announced_list_over(list, now_ns));
+	assert_true(fs_announced_list_over(list, now_ns + 60 * SECOND_NS));
+	free(samples);
+	free(opens);
+	fs_announced_list_free(list);
+}
+
+/* The next part's reader has opened the last entries of this part. */
+static void a_part_is_over_when_the_other_readers_have_gone_on(void **unused)
+{
+	enum { N = 20000, TAKEN = 50 };
+	struct parts parts = { .n = 1 };
+	uint32_t *samples = shuffled(N), passed = 0;
+	(void)unused;
+	parts.lists[0] = made_of(1, samples, N);
+	for (uint64_t i = 0; i < N / 2 - TAKEN; i++) {
+		open_in_parts(&parts, samples[i]);
+		if (i < N / 2 - 1000)
+			open_in_parts(&parts, samples[N / 2 + i]);
+	}
+	assert_int_equal(parts.n, 2);
+	assert_false(fs_announced_list_over(parts.lists[0], SECOND_NS));
+	assert_false(fs_announced_list_over(parts.lists[1], SECOND_NS));
+	for (uint64_t i = N - 1000; i < N; i++) {
+		assert_true(fs_announced_list_over(parts.lists[0], DAY_NS) == (passed >= FS_ANNOUNCED_GONE_ON));
+		open_in_parts(&parts, samples[i]);
+		fs_announced_list_passed(parts.lists[0], samples[i], true);
+		passed++;
+	}
+	assert_true(fs_announced_list_over(parts.lists[1], DAY_NS));
+	end_parts(&parts);
+	free(samples);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1074,6 +1238,14 @@ int main(void)
 		cmocka_unit_test_setup_teardown(two_shuffle_buffers_share_the_files, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(another_order_does_not_fit_a_shuffle_buffer, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(parts_stay_whole_whatever_is_opened, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_list_is_over_a_minute_after_its_last_open, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_list_whose_reader_pauses_is_not_over, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+		        a_list_whose_last_entries_are_dropped_is_over_in_the_next_epoch, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+		        a_list_of_two_readers_is_not_over_while_one_of_them_pauses, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_list_is_not_over_while_its_shuffle_buffer_is_full, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_part_is_over_when_the_other_readers_have_gone_on, set_up, tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

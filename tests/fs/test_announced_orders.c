@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Announced lists without a session: when they end, and what is left of them then; fs/announced_orders.h first. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fs/announced_orders.h"
+#include "fs/budget.h"
+#include "fs/sink.h"
+#include "shard/base/clock.h"
+#include "tests/fs/fake_kernel.h"
+#include "tests/fs/fake_server.h"
+#include "tests/prefetch/dataset.h"
+
+enum { N_FILES = 300, N_SHARDS = 2 };
+static const uint64_t SIZES[] = { 1, 4097, 70000, 33 };
+enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]) };
+static const uint64_t SECOND_NS = 1000000000;
+
+static struct dataset data;
+static char mountpoint[64];
+static struct fake_server *fake;
+static struct fs_announced_orders *orders;
+
+static int take_store(void *arg, uint64_t ino, off_t offset, const uint8_t *bytes, size_t len)
+{
+	(void)arg;
+	(void)ino;
+	(void)offset;
+	(void)bytes;
+	(void)len;
+	return 0;
+}
+
+static int take_inval(void *arg, uint64_t ino, off_t offset, off_t len)
+{
+	(void)arg;
+	(void)ino;
+	(void)offset;
+	(void)len;
+	return 0;
+}
+
+static void wake(void *arg)
+{
+	(void)arg;
+}
+
+static int start(void **state)
+{
+	struct base_err err = { 0 };
+	struct stat st;
+	(void)state;
+	fake = fake_server_new(data.index, FS_LAYOUT_TREE, -1);
+	struct fs_server *server = &fake->server;
+	assert_int_equal(stat(mountpoint, &st), 0);
+	server->options.mountpoint = mountpoint;
+	server->options.memory_bytes = 512 << 20;
+	server->dev = st.st_dev;
+	assert_int_equal(fs_budget_new(server, &server->budget), 0);
+	assert_int_equal(fs_sink_new(server, &server->sink), 0);
+	const struct prefetch_options options = {
+		.index = data.index, .memory_bytes = 512 << 20, .sink = fs_sink_base(server->sink)
+	};
+	if (prefetch_new(&options, &err, &server->prefetch) < 0)
+		fail_msg("%s", err.text);
+	assert_int_equal(fs_sink_start(server->sink), 0);
+	assert_int_equal(fs_announced_orders_new(server, server->views[0], wake, NULL, &orders), 0);
+	return 0;
+}
+
+static int stop(void **state)
+{
+	struct fs_server *server = &fake->server;
+	(void)state;
+	fs_announced_orders_end(orders);
+	fs_announced_orders_free(orders);
+	fs_sink_stop(server->sink);
+	prefetch_free(server->prefetch);
+	fs_sink_free(server->sink);
+	fs_budget_free(server->budget);
+	fake_server_free(fake);
+	return 0;
+}
+
+/* Announces every file once, by its number. */
+static void announce(const char *name, uint64_t buffer)
+{
+	struct fs_announced_piece piece;
+	struct shard_place place;
+	uint32_t samples[N_FILES];
+	uint64_t length;
+	for (uint32_t file = 0; file < N_FILES; file++) {
+		assert_int_equal(shard_index_place(data.index, file, &place), 0);
+		samples[file] = place.sample;
+	}
+	assert_int_equal(fs_announced_orders_begin(orders, name, false, buffer, &piece), 0);
+	assert_int_equal(fs_announced_piece_add(&piece, samples, N_FILES), 0);
+	assert_int_equal(fs_announced_orders_show(orders, &piece, &length), 0);
+}
+
+static struct prefetch_stream_stats window(void)
+{
+	struct prefetch_stream_stats stats;
+	fs_sink_stats(fake->server.sink, fake->server.views[0], &stats);
+	return stats;
+}
+
+/* Opens files in turn, but one of them. */
+static void open_files(uint32_t from, uint32_t to, uint32_t except)
+{
+	for (uint32_t file = from; file < to; file++) {
+		uint32_t opened = file;
+		if (file != except)
+			fs_announced_orders_opened(orders, &opened, 1);
+	}
+}
+
+static struct fs_announced_orders_counts counts(void)
+{
+	struct fs_announced_orders_counts now;
+	fs_announced_orders_count(orders, &now);
+	return now;
+}
+
+/* Waits until the stream has fetched so many samples. */
+static void wait_for_fetched(uint64_t n)
+{
+	for (unsigned ms = 0; ms < 60000 && window().fetched < n; ms++)
+		usleep(1000);
+	assert_true(window().fetched >= n);
+}
+
+static void a_list_gives_its_window_back_though_an_entry_of_it_is_never_opened(void **state)
+{
+	(void)state;
+	uint64_t now_ns = base_now_ns();
+	announce("train", 0);
+	fs_announced_orders_sync(orders, now_ns);
+	assert_int_equal(fs_announced_orders_live(orders), 1);
+	wait_for_fetched(N_FILES);
+	open_files(0, N_FILES, 150);
+	fs_announced_orders_sync(orders, now_ns + SECOND_NS);
+	for (unsigned ms = 0; ms < 60000 && window().used < N_FILES - 1; ms++)
+		usleep(1000);
+	assert_true(window().window_bytes > 0); /* the file that is not opened */
+	assert_true(counts().memory_bytes > 0);
+	fs_announced_orders_sync(orders, now_ns + 60 * SECOND_NS);
+	assert_int_equal(fs_announced_orders_live(orders), 1);
+	fs_announced_orders_sync(orders, now_ns + 61 * SECOND_NS);
+	assert_int_equal(fs_announced_orders_live(orders), 0);
+	assert_int_equal(window().window_bytes, 0);
+	assert_int_equal(counts().memory_bytes, 0);
+	assert_true(counts().ended);
+	assert_int_equal(counts().dropped, 0);
+}
+
+/* Each epoch is announced under a name of its own, and the trainer drops the last files of each. */
+static void a_list_whose_last_entries_are_dropped_ends_when_the_next_list_is_read(void **state)
+{
+	(void)state;
+	uint64_t now_ns = base_now_ns();
+	announce("epoch-0", 0);
+	fs_announced_orders_sync(orders, now_ns);
+	open_files(0, N_FILES - 20, N_FILES);
+	fs_announced_orders_sync(orders, now_ns + SECOND_NS);
+	fs_announced_orders_sync(orders, now_ns + 3600 * SECOND_NS); /* a pause */
+	assert_int_equal(fs_announced_orders_live(orders), 1);
+	announce("epoch-1", 0);
+	fs_announced_orders_sync(orders, now_ns + 3601 * SECOND_NS);
+	assert_int_equal(fs_announced_orders_live(orders), 2);
+	open_files(0, N_FILES - 20, N_FILES);
+	fs_announced_orders_sync(orders, now_ns + 3602 * SECOND_NS);
+	assert_int_equal(fs_announced_orders_live(orders), 1);
+	fs_announced_orders_sync(orders, now_ns + 7200 * SECOND_NS);
+	assert_int_equal(fs_announced_orders_live(orders), 1);
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	dataset_new(&data, N_FILES, N_SHARDS, SIZES, N_SIZES);
+	strcpy(mountpoint, "/tmp/ddpfs-test-orders.XXXXXX");
+	fake_notified = (struct fake_notified){ .store = take_store, .inval = take_inval };
+	return mkdtemp(mountpoint) ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	dataset_free(&data);
+	return rmdir(mountpoint);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+		        a_list_gives_its_window_back_though_an_entry_of_it_is_never_opened, start, stop),
+		cmocka_unit_test_setup_teardown(
+		        a_list_whose_last_entries_are_dropped_ends_when_the_next_list_is_read, start, stop),
+	};
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}
