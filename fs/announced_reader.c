@@ -207,12 +207,10 @@ static unsigned ring_length(const struct fs_announced_list *list)
 	return list->ring_n < RING ? (unsigned)list->ring_n : RING;
 }
 
-/* Counts the latest opens in the ring that have a neighbour there, and finds where they lie. */
-static unsigned neighbours(const struct fs_announced_list *list, uint64_t *ret_low, uint64_t *ret_high)
+/* Finds the latest opens in the ring that have a neighbour there. Returns how many; their places are in order. */
+static unsigned neighbours(const struct fs_announced_list *list, uint64_t ret_places[RING_ENOUGH])
 {
 	unsigned found = 0;
-	*ret_low = UINT64_MAX;
-	*ret_high = 0;
 	for (unsigned i = 1; i <= RING_ENOUGH; i++) {
 		uint64_t place = ring_place(list, i);
 		bool near = false;
@@ -223,9 +221,10 @@ static unsigned neighbours(const struct fs_announced_list *list, uint64_t *ret_l
 		}
 		if (!near)
 			continue;
-		found++;
-		*ret_low = place < *ret_low ? place : *ret_low;
-		*ret_high = place > *ret_high ? place : *ret_high;
+		unsigned at = found++;
+		for (; at > 0 && ret_places[at - 1] > place; at--)
+			ret_places[at] = ret_places[at - 1];
+		ret_places[at] = place;
 	}
 	return found;
 }
@@ -363,13 +362,31 @@ void fs_announced_list_reached(struct fs_announced_list *list, uint64_t places[F
 	}
 }
 
-/* Moves the reader to where the latest opens in the ring lie, if they lie together and it has made no others. */
-static bool move_reader(struct fs_announced_list *list, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n)
+/* Moves the reader to where the latest opens in the ring lie, if they lie together and it has made no others. If they
+ * are opens of several readers, it is moved to the latest one, and the others get parts of the list later: one stream
+ * would give up what the hindmost reads. */
+static bool move_reader(
+        struct fs_announced_list *list, uint64_t apart, uint64_t places[FS_ANNOUNCED_RING], size_t *ret_n)
 {
 	struct fs_announced_state *s = &list->state;
-	uint64_t low, high, left = s->high;
-	if (list->ring_n < RING_ENOUGH || list->ring[(list->ring_n - RING_ENOUGH) % RING].sure < s->sure ||
-	        neighbours(list, &low, &high) < RING_SURE || high - low >= FS_ANNOUNCED_BEHIND || low < list->first)
+	uint64_t near[RING_ENOUGH], left = s->high;
+	if (list->ring_n < RING_ENOUGH || list->ring[(list->ring_n - RING_ENOUGH) % RING].sure < s->sure)
+		return false;
+	unsigned n = neighbours(list, near);
+	if (n < RING_SURE)
+		return false;
+	uint64_t low = near[0], high = near[n - 1];
+	bool several = false;
+	for (unsigned i = 1; i < n; i++)
+		several |= near[i] - near[i - 1] >= apart;
+	if (several) {
+		struct run run = latest_run(list);
+		if (run.n < RUN_ENOUGH)
+			return false;
+		low = run.first;
+		high = run.last;
+	}
+	if (high - low >= FS_ANNOUNCED_BEHIND || low < list->first)
 		return false; /* `first`: those entries were given back meanwhile */
 	for (uint64_t p = low; p < (s->high > high ? s->high : high + 1); p++)
 		set_used(list, p, false);
@@ -380,8 +397,9 @@ static bool move_reader(struct fs_announced_list *list, uint64_t places[FS_ANNOU
 	list->left = left;
 	list->left_opens = list->opens;
 	list->moved_to = low;
-	use_ring(list, RING_ENOUGH, low, high, places, ret_n);
-	list->ring_n = 0;
+	use_ring(list, several ? ring_length(list) : RING_ENOUGH, low, high, places, ret_n);
+	if (!several)
+		list->ring_n = 0;
 	list->bad = list->astray = 0;
 	s->wrong = false;
 	return true;
@@ -421,7 +439,7 @@ bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, u
 		if (s->apart)
 			return false;
 	}
-	return move_reader(list, places, ret_n);
+	return move_reader(list, apart, places, ret_n);
 }
 
 /* ---- the end ---- */

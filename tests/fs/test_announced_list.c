@@ -428,47 +428,87 @@ static void open_in_parts(struct parts *parts, uint32_t sample)
 	split_parts(parts);
 }
 
-/* Each worker reads a contiguous part: the list is split, and each part is read in order to its end. */
+/* Each worker reads a contiguous part of the list, which is split until each has a part. */
+static void read_contiguous_parts(uint32_t n, uint32_t readers, uint32_t chunk_blocks)
+{
+	uint64_t at[PARTS], end[PARTS], left = n, used = 0, covered = 0, unused = 0, moves = 0;
+	struct parts parts = { .n = 1 };
+	uint32_t *samples = shuffled(n);
+	parts.lists[0] = made_of(chunk_blocks, samples, n);
+	for (unsigned r = 0; r < readers; r++) {
+		at[r] = (uint64_t)n * r / readers;
+		end[r] = (uint64_t)n * (r + 1) / readers;
+	}
+	while (left > 0) {
+		unsigned r = draw(readers);
+		if (at[r] == end[r])
+			continue;
+		open_in_parts(&parts, samples[at[r]++]);
+		if (left-- % 500 == 0) {
+			for (unsigned i = 0; i < parts.n; i++)
+				fs_announced_list_build(parts.lists[i]);
+		}
+	}
+	for (unsigned i = 0; i < parts.n; i++) {
+		struct fs_announced_state s = state_of(parts.lists[i]);
+		assert_false(s.wrong);
+		moves += s.moves;
+		used += s.used;
+		unused += s.end - s.cursor;
+		covered = s.end > covered ? s.end : covered;
+		fs_announced_list_free(parts.lists[i]);
+	}
+	assert_int_equal(covered, n);
+	assert_true(n / readers <= APART ? parts.n > 1 : parts.n == readers);
+	/* If the first reader is late, the list's reader is moved to another one. Some entries that were opened before
+	 * count as unused then. */
+	assert_in_range(moves, 0, 2);
+	assert_in_range(unused, 0, moves * 2 * FS_ANNOUNCED_RING);
+	assert_in_range(parts.elsewhere, 1, 40 * readers);
+	assert_in_range(used, n - parts.elsewhere, n);
+	free(samples);
+}
+
 static void readers_of_contiguous_parts_split_the_list(void **unused)
 {
 	static const uint32_t sizes[] = { 8000, 16000, 180000 };
+	uint64_t own = state;
 	(void)unused;
-	for (unsigned round = 0; round < 12; round++) {
-		uint32_t n = sizes[round % 3], readers = 2 + round % 4 * 2;
-		uint64_t at[PARTS], end[PARTS], left = n;
+	for (unsigned seed = 0; seed < 6; seed++) {
+		state = seed < 5 ? seed : 11; /* in 1, 2, 3 and 11 the first reader is late */
+		for (unsigned round = 0; round < 12; round++)
+			read_contiguous_parts(sizes[round % 3], 2 + round % 4 * 2, 1 + round % 2);
+	}
+	state = own;
+}
+
+/* A trainer that goes on in mid-epoch: nobody reads at the beginning of the list. */
+static void readers_in_the_middle_of_their_parts_split_the_list(void **unused)
+{
+	enum { N = 180000, READERS = 8, PART = N / READERS };
+	uint64_t own = state;
+	(void)unused;
+	for (unsigned seed = 1; seed <= 3; seed++) {
+		uint64_t at[READERS] = { 0 };
 		struct parts parts = { .n = 1 };
-		uint32_t *samples = shuffled(n);
-		parts.lists[0] = made_of(1 + round % 2, samples, n);
-		for (unsigned r = 0; r < readers; r++) {
-			at[r] = (uint64_t)n * r / readers;
-			end[r] = (uint64_t)n * (r + 1) / readers;
-		}
-		while (left > 0) {
-			unsigned r = draw(readers);
-			if (at[r] == end[r])
+		state = seed;
+		uint32_t *samples = shuffled(N);
+		parts.lists[0] = made_of(2, samples, N);
+		for (uint64_t left = READERS * 6000; left > 0;) {
+			unsigned r = draw(READERS);
+			if (at[r] == 6000)
 				continue;
-			open_in_parts(&parts, samples[at[r]++]);
-			if (left-- % 500 == 0) {
-				for (unsigned i = 0; i < parts.n; i++)
-					fs_announced_list_build(parts.lists[i]);
-			}
+			open_in_parts(&parts, samples[(uint64_t)r * PART + PART / 2 + at[r]++]);
+			left--;
 		}
-		uint64_t used = 0, covered = 0;
-		for (unsigned i = 0; i < parts.n; i++) {
-			struct fs_announced_state s = state_of(parts.lists[i]);
-			assert_int_equal(s.moves, 0);
-			assert_false(s.wrong);
-			assert_int_equal(s.cursor, s.end);
-			used += s.used;
-			covered = s.end > covered ? s.end : covered;
-			fs_announced_list_free(parts.lists[i]);
-		}
-		assert_int_equal(covered, n);
-		assert_true(n / readers <= APART ? parts.n > 1 : parts.n == readers);
-		assert_in_range(parts.elsewhere, 1, 40 * readers);
-		assert_in_range(used, n - parts.elsewhere, n);
+		assert_int_equal(parts.n, READERS);
+		assert_in_range(parts.elsewhere, 1, 40 * READERS);
+		for (unsigned i = 0; i < parts.n; i++)
+			assert_false(state_of(parts.lists[i]).wrong);
+		end_parts(&parts);
 		free(samples);
 	}
+	state = own;
 }
 
 /* They read by turns, a batch each: the first turns look like one reader who goes to and fro. */
@@ -1155,11 +1195,17 @@ static void a_list_of_two_readers_is_not_over_while_one_of_them_pauses(void **un
 /* Its buffer holds many files when the last entry was opened. */
 static void a_list_is_not_over_while_its_shuffle_buffer_is_full(void **unused)
 {
-	enum { N = 50000, B = 5000, FORGOTTEN = 49000 };
+	enum { N = 50000, B = 5000, FORGOTTEN = 49000, LAST_COMES = 47000 };
 	uint32_t *samples = shuffled(N), *opens = what_is_opened(samples, N, 1, B), pauses = 0;
 	struct fs_announced_list *list = make_buffered(1, B);
 	uint64_t now_ns = SECOND_NS;
 	(void)unused;
+	for (uint32_t i = LAST_COMES + 1; i < N; i++) {
+		if (opens[i] == samples[N - 1]) {
+			opens[i] = opens[LAST_COMES];
+			opens[LAST_COMES] = samples[N - 1];
+		}
+	}
 	append(list, samples, N);
 	for (uint32_t i = 0; i < N; i++) {
 		if (i % 500 == 0)
@@ -1220,6 +1266,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_worker_that_begins_its_batch_is_followed, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(what_a_shuffle_buffer_gives_out_follows_the_list, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(readers_of_contiguous_parts_split_the_list, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(readers_in_the_middle_of_their_parts_split_the_list, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(readers_by_turns_split_the_list, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(
 		        a_reader_that_begins_at_the_beginning_splits_the_list, set_up, tear_down),
