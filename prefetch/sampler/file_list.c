@@ -586,7 +586,7 @@ int prefetch_list_new_part(
 	return 0;
 }
 
-const struct prefetch_list *prefetch_list_whole(const struct prefetch_list *list)
+struct prefetch_list *prefetch_list_whole(const struct prefetch_list *list)
 {
 	return list->whole;
 }

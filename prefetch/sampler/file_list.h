@@ -98,7 +98,7 @@ int prefetch_list_new_part(
         struct prefetch_list *whole, const struct prefetch_list_part *part, struct prefetch_list **ret_list);
 
 /* Returns the list that `list` is a part of, or NULL: it is a whole list. */
-const struct prefetch_list *prefetch_list_whole(const struct prefetch_list *list);
+struct prefetch_list *prefetch_list_whole(const struct prefetch_list *list);
 
 /* Gets the part that a list is.  Returns false: it is a whole list. */
 bool prefetch_list_part(const struct prefetch_list *list, struct prefetch_list_part *ret_part);

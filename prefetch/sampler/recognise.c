@@ -642,6 +642,8 @@ uint64_t prefetch_recognise_bytes(const struct prefetch_recognise *r)
 		bytes += sizeof(*t) + t->size / 8 * (t->used_before ? 2 : 1);
 		bytes += t->perm ? (uint64_t)t->perm->n * 8 : 0;
 		bytes += t->next ? (uint64_t)t->next->n * 8 : 0;
+		for (unsigned k = 0; k < 2; k++)
+			bytes += t->rivals[k] ? (uint64_t)t->rivals[k]->n * 8 : 0;
 	}
 	return bytes;
 }

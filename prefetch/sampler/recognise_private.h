@@ -124,6 +124,11 @@ struct track {
 	uint32_t batch, batch_starts; /* that refits have found, and the sum of their pace.starts */
 	bool batch_doubtful;          /* refits found different ones */
 	bool pace_sure;               /* struct prefetch_recognised */
+	/* A random.sample of a part: the samples of one file less and of one more (sample_size.c).  NULL: not begun, or
+	 * there is none. */
+	struct prefetch_perm *rivals[2];
+	bool size_sure;      /* they have lost */
+	uint64_t compare_at; /* the recogniser's `opens` at the next comparison with them */
 };
 
 /* One list as the search sees it. */
@@ -584,7 +589,21 @@ bool prefetch_track_stranger(const struct prefetch_recognise *r, struct track *t
  * an epoch, or is a file of a sample that was opened already, or the same file once more. */
 bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *track, uint32_t file);
 
+/* Lets the track go on with a part of another length, which begins at the same file and has this permutation of the
+ * same source.  Takes references.  What was opened is kept.  Returns 0; -ENOMEM, and the track stays as it is. */
+int prefetch_track_change_part(
+        struct prefetch_recognise *r, struct track *track, struct prefetch_list *list, struct prefetch_perm *perm);
+
 /* Does one slice of its work: permutations, refits.  Returns 1: there is more to do; 0; -errno. */
 int prefetch_track_step(struct prefetch_recognise *r, struct track *track);
+
+/* ---- sample_size.c ---- */
+
+/* Does one slice of finding out how many files the part has whose sample a track follows.  It must have its sequence.
+ * Returns 1: there is more to do, or the track goes on with a part of another length; 0; -errno. */
+int prefetch_sample_size_step(struct prefetch_recognise *r, struct track *track);
+
+/* Frees what the comparison needs, because the epoch is over. */
+void prefetch_sample_size_forget(struct track *track);
 
 #endif

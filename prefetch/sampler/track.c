@@ -503,6 +503,7 @@ void prefetch_track_free(struct track *t)
 	prefetch_sequence_put(t->then);
 	prefetch_perm_put(t->perm);
 	prefetch_perm_put(t->next);
+	prefetch_sample_size_forget(t);
 	prefetch_list_put(t->list);
 	free(t->used);
 	free(t->used_before);
@@ -837,6 +838,65 @@ static void catch_up(struct prefetch_recognise *r, struct track *t, uint64_t n_r
 	forget_caught_up(r);
 }
 
+/* Takes in what was not expected and lies at the beginning of the new order. */
+static void take_in_unexpected(struct prefetch_recognise *r, struct track *t)
+{
+	uint32_t file;
+	for (uint64_t position = 0; position < t->high; position++) {
+		if (!in_part(t, position) || bit_get(t->used, position) ||
+		        prefetch_sequence_file(t->now, turn_of(t, position), &file) < 0 || !bit_get(r->seen, file))
+			continue;
+		bit_clear(r->seen, file);
+		bit_set(t->used, position);
+		t->opens++;
+		t->opened++;
+	}
+	forget_caught_up(r);
+}
+
+int prefetch_track_change_part(
+        struct prefetch_recognise *r, struct track *t, struct prefetch_list *list, struct prefetch_perm *perm)
+{
+	struct track old = *t;
+	uint64_t n_recent = t->n_recent < RING ? t->n_recent : RING;
+	t->size = prefetch_list_size(list);
+	t->list = list;
+	t->perm = perm;
+	t->used = calloc(t->size / 64 + 1, sizeof(*t->used));
+	int rc = t->used ? sequence_new(r, t, &t->source, perm, t->epoch, &t->now) : -ENOMEM;
+	if (rc < 0) {
+		free(t->used);
+		*t = old;
+		return rc;
+	}
+	prefetch_list_get(list);
+	prefetch_perm_get(perm);
+	for (uint64_t position = 0; position < old.size; position++) {
+		if (bit_get(old.used, position) && old.perm->at[position] < t->size)
+			bit_set(t->used, perm->inverse[old.perm->at[position]]);
+	}
+	for (uint64_t i = 0; i < n_recent; i++) {
+		uint64_t *position = &t->recent[i];
+		*position = old.perm->at[*position] < t->size ? perm->inverse[old.perm->at[*position]] : t->high;
+	}
+	/* Nobody has made the next epoch's order for a part of this length. */
+	t->next = NULL;
+	t->then = NULL;
+	t->has_next = false;
+	t->n_loose = 0;
+	t->outside = t->missed = t->fitted = t->trial = 0;
+	t->generation++;
+	free(old.used);
+	prefetch_sequence_put(old.now);
+	prefetch_sequence_put(old.then);
+	prefetch_perm_put(old.perm);
+	prefetch_perm_put(old.next);
+	prefetch_list_put(old.list);
+	take_in_unexpected(r, t);
+	prefetch_recognise_sift(r);
+	return 0;
+}
+
 /* Whether the opens are not those of a shuffle buffer: most lie elsewhere, it would hold half of the list, or the
  * farthest does not move on with each open.  A buffer of B files has not opened one of the latest k that it took in
  * with probability exp(-k^2 / 2B). */
@@ -999,6 +1059,9 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 			forget_strangers(t);
 		return 1;
 	}
+	int resized = prefetch_sample_size_step(r, t);
+	if (resized != 0)
+		return resized;
 	if (t->n_recent >= t->refit_at && divide(r, t))
 		return 1;
 	if ((t->n_recent >= t->refit_at || t->missed >= WRONG_LATEST || t->unverified) && is_wrong(r, t)) {
@@ -1057,6 +1120,7 @@ static void begin_epoch(struct track *t)
 	t->epoch++;
 	t->trial = t->trial_next = t->trial_again = 0;
 	t->missed = t->fitted = 0;
+	prefetch_sample_size_forget(t);
 }
 
 /* A buffer's next epoch has begun with the opens of the trial.  Others opened what the ring has of the list from

@@ -148,6 +148,19 @@ def test_a_ranks_own_part_shuffled_by_itself(recognise, deal):
     assert track["next"] == [PATHS[i] for i in orders[2]]
 
 
+@pytest.mark.parametrize("seed", [0, 7, 42, 500, 9001])
+@pytest.mark.parametrize("n", [33333, 33334])
+def test_a_sample_of_a_part_rounded_up_or_down(recognise, n, seed):
+    """Rank 0 of 3.  A sample of one file less or more begins in the same way."""
+    print("Python", platform.python_version())
+    first, second, third = (random.Random(seed + epoch).sample(range(n), n) for epoch in range(3))
+    (track,) = recognise(first + second[:OPENS])
+    assert f"Python random.sample, seed+epoch {seed + 1}" in track["text"]
+    assert track["opens"] >= n + OPENS - 2 * 96
+    assert track["now"] == [PATHS[i] for i in second]
+    assert track["next"] == [PATHS[i] for i in third]
+
+
 def epochs(way):
     """Three epochs of a trainer that shuffles its list of files anew."""
     order = list(range(N))
