@@ -3,14 +3,15 @@
 """DLIO (dlio-benchmark of PyPI, unmodified) on ext4 and on a mount of the same files packed: three profiles.
 
   sudo tests/bench/run dlio [--profile retinanet|resnet50|unet3d] [--files N] [--scale X] [--shrink N] [--epochs 5]
-                            [--most 8] [--workers 2] [--memory-mib N] [--delay-us N]
+                            [--least 1] [--most 8] [--workers 2] [--memory-mib N] [--delay-us N] [--exec]
 
 PROFILES has the profiles.  A step takes --scale times as long here, because DLIO's processes need some of this machine's
 few cores for each file.  --shrink makes each file, and the time of a step, so many times smaller, for small disks: the
 bytes a second of an accelerator stay the same.  Every rank of MPI is one emulated accelerator; their number grows until
-AU is too low.  Everything runs in one memory cgroup.  --memory-mib is its limit; without it, it is a fifth of the data,
-and for the processes 640 MiB, 448 MiB an accelerator and two files a worker.  --delay-us adds a mount of which each
-read is so much later.  Needs root and torch.
+AU is too low.  --least is the first number, and smaller ones are taken to pass.  Everything runs in one memory cgroup.
+--memory-mib is its limit; without it, it is a fifth of the data, and for the processes 640 MiB, 448 MiB an accelerator
+and two files a worker.  --delay-us adds a mount of which each read is so much later.  --exec: on a mount, DLIO's Python
+has the hook of `ddpfs exec`, which announces what its DataLoaders draw.  Needs root and torch.
 DLIO imports tensorflow without use under PyTorch, so its environment has an empty module of that name.
 """
 import argparse
@@ -118,13 +119,14 @@ def command(a, bin_dir, data, out, ranks, **workflow):
             f"hydra.run.dir={out}/hydra"]
 
 
-def train(a, cg, bin_dir, name, data, place, ranks):
-    """Runs DLIO with so many accelerators, prints a row and returns AU in percent."""
+def train(a, cg, bin_dir, name, data, place, ranks, env=None):
+    """Runs DLIO with so many accelerators, prints a row and returns AU in percent.  @env: more of the environment."""
     out = place / f"out-{name}-{ranks}"
     cg.resize(memory_bytes(a, ranks))
     before = cg.counters()
     with open(place / "log", "w") as log:
-        cg.run("/reader", command(a, bin_dir, data, out, ranks, **{"workflow.train": True}), stdout=log, stderr=log)
+        cg.run("/reader", command(a, bin_dir, data, out, ranks, **{"workflow.train": True}), stdout=log, stderr=log,
+               env={**os.environ, **(env or {})})
     took = {key: value - before[key] for key, value in cg.counters().items()}
     metric = json.loads((out / "summary.json").read_text())["metric"]
     au = metric["train_au_mean_percentage"]
@@ -139,7 +141,8 @@ def mounted(a, cg, bin_dir, name, place, ranks, delay_us):
     cg.run("/daemon", [BUILD / "tools/ddpfs", "mount", place / "set", mnt, "-o", f"layout=tree,view=all,memory={memory}"],
            env={**os.environ, DELAY_ENVIRON: str(delay_us)} if delay_us else None)
     try:
-        au = train(a, cg, bin_dir, name, mnt, place, ranks)
+        hook = {"PYTHONPATH": HERE.parents[1] / "gpu_stage/python/exec", "DDPFS_MOUNT": mnt, "DDPFS_VIEW": "all"}
+        au = train(a, cg, bin_dir, name, mnt, place, ranks, hook if a.exec else None)
         said = json.loads(subprocess.run([BUILD / "tools/ddpfs", "stat", "--json", mnt], check=True,
                                          capture_output=True).stdout)
         print(f"{'':6} order: {said['order_note']}; {said['misses']} of {said['opens']} opens missed",
@@ -164,8 +167,9 @@ def show_bars(most, au):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", choices=PROFILES, default="retinanet")
-    for name, value in (("files", 0), ("shrink", 1), ("epochs", 5), ("most", 8), ("workers", 2), ("memory-mib", 0),
-                        ("delay-us", 0)):
+    parser.add_argument("--exec", action="store_true")
+    for name, value in (("files", 0), ("shrink", 1), ("epochs", 5), ("least", 1), ("most", 8), ("workers", 2),
+                        ("memory-mib", 0), ("delay-us", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--scale", type=float, default=0)
     a = parser.parse_args()
@@ -193,8 +197,8 @@ def main():
               f"{f'delay: ddpfs, and each read {a.delay_us / 1000:g} ms later{chr(10)}' if a.delay_us else ''}"
               f"{'':6} {'accelerators':>12} {'AU':>8} {'samples/s':>10} {'CPU s':>8} {'device MB':>10}")
         for name in ("ext4", "ddpfs") + (("delay",) if a.delay_us else ()):
-            most[name], au[name] = 0, {}
-            for ranks in range(1, a.most + 1):
+            most[name], au[name] = a.least - 1, {}
+            for ranks in range(a.least, a.most + 1):
                 if name == "ext4":
                     au[name][ranks] = train(a, cg, bin_dir, name, data, place, ranks)
                 else:
