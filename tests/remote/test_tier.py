@@ -342,6 +342,10 @@ def test_claims_of_a_killed_mount_are_taken_over_at_once(stored, scratch, http_s
     url, files = stored
     name = max(files, key=lambda name: len(files[name]))
     first, second = (mount(url, options(scratch), mountpoint=scratch / f"mnt{i}") for i in range(2))
+    # Whoever is no longer alone drops what it has.  That would wait for a read (RELIABILITY.md, "Not proven").
+    for m in (first, second):
+        wait_until(lambda m=m: control.stats(m)["shared"], "two mounts that share the host")
+        control.settled(m)
     http_store.set(down=1)
     got = []
 

@@ -71,8 +71,8 @@ static void name_of(const char *pid, char *buf, size_t size)
 	buf[strcspn(buf, "\n")] = '\0';
 }
 
-/* Writes into `err` which processes use the mount.  *ret_found: there is at least one. */
-static int busy(const char *target, struct base_err *err, bool *ret_found)
+/* Writes into `err` which processes use the mount, and what helps besides.  *ret_found: there is at least one. */
+static int busy(const char *target, const char *besides, struct base_err *err, bool *ret_found)
 {
 	char first[128] = "";
 	unsigned more = 0;
@@ -98,8 +98,8 @@ static int busy(const char *target, struct base_err *err, bool *ret_found)
 	*ret_found = first[0];
 	if (more)
 		snprintf(rest, sizeof(rest), " and %u more", more);
-	return base_err_set(err, -EBUSY, "'%s' is in use%s%s: end or leave it there, or detach it with --lazy", target,
-	        first, rest);
+	return base_err_set(err, -EBUSY, "'%s' is in use%s%s: end or leave it there, or detach it with --lazy%s",
+	        target, first, rest, besides);
 }
 
 /* Without the server: it is dead, or it does not answer this user. */
@@ -108,7 +108,8 @@ static int unmount_by_hand(const char *target, bool lazy, struct base_err *err, 
 {
 	int r = mounts_remove(target, lazy);
 	if (r == -EBUSY)
-		return busy(target, err, ret_found);
+		return busy(target, "; if they hang because its server was killed, 'umount -f' ends their reads", err,
+		        ret_found);
 	if (r < 0)
 		return base_err_set(err, r, "cannot unmount '%s': %s", target, strerror(-r));
 	return 0;
@@ -132,7 +133,7 @@ static int unmount_by_server(
 	        lazy ? "{\"cmd\":\"unmount\",\"lazy\":true}" : "{\"cmd\":\"unmount\"}", REPLY_MS, err, &reply);
 	if (r == 0 && !lazy)
 		wait_end(pidfd);
-	return r == -EREMOTEIO && strstr(err->text, "busy") ? busy(target, err, ret_found) : r;
+	return r == -EREMOTEIO && strstr(err->text, "busy") ? busy(target, "", err, ret_found) : r;
 }
 
 /* Refuses a path in a rank of a mount of several: all of them would lose the mount. */
