@@ -471,21 +471,12 @@ static void end_list(struct fs_announced_orders *orders, struct held *held)
 	fs_announced_list_free(take_list(orders, held));
 }
 
-/* What a list is doing.  Main may append to it meanwhile. */
-static void state_of(struct fs_announced_orders *orders, const struct held *held, struct fs_announced_state *ret_state)
-{
-	lock_for_scope(&orders->lock);
-	fs_announced_list_state(held->list, ret_state);
-}
-
 static int begin_stream(struct fs_announced_orders *orders, struct held *held)
 {
-	struct fs_announced_state state;
 	struct shard_view_given given;
 	uint64_t epoch, turn;
 	fs_announced_list_given(held->list, &given);
-	state_of(orders, held, &state);
-	fs_announced_list_turn(held->list, state.cursor, &epoch, &turn);
+	fs_announced_list_turn(held->list, fs_announced_list_start(held->list), &epoch, &turn);
 	int rc = shard_view_new_given(orders->server->index, &given, &held->order);
 	if (rc < 0)
 		return rc;

@@ -19,6 +19,7 @@ enum {
 	RUN_ENOUGH = 8,    /* another reader is elsewhere: so many opens in a row, while ... */
 	GOES_ON = 4,       /* ... the reader of the list made so many sure ones */
 	RUN_PAUSE = 128,   /* sure opens between two of a run at most */
+	START_BUFFERS = 4, /* a shuffle buffer holds e^-4 of its files for longer than so many times its size */
 	BUFFERS = 16,      /* a shuffle buffer holds e^-16 of its files for longer than so many times its size */
 };
 _Static_assert((int)RING_ENOUGH <= (int)FS_ANNOUNCED_RING && (int)RUN_ENOUGH <= (int)FS_ANNOUNCED_RING,
@@ -149,6 +150,15 @@ static void advance(struct fs_announced_list *list)
 		s->cursor++;
 	if (s->cursor == s->high)
 		list->empty_at = s->high;
+}
+
+uint64_t fs_announced_list_start(const struct fs_announced_list *list)
+{
+	const struct fs_announced_state *s = &list->state;
+	uint64_t behind = list->buffer * START_BUFFERS + FS_ANNOUNCED_NEAR;
+	if (list->buffer == 0 || s->high < behind || s->high - behind < s->cursor)
+		return s->cursor;
+	return s->high - behind;
 }
 
 static void book_use(struct fs_announced_list *list, uint64_t place)

@@ -903,15 +903,6 @@ static void a_successor_goes_on_behind_a_shuffle_buffer(void **unused)
 	}
 }
 
-/* The part that grows. */
-static struct fs_announced_list *last_part(const struct parts *parts)
-{
-	struct fs_announced_list *last = parts->lists[0];
-	for (unsigned i = 1; i < parts->n; i++)
-		last = state_of(parts->lists[i]).end > state_of(last).end ? parts->lists[i] : last;
-	return last;
-}
-
 /* Returns what readers open, each a contiguous part of the list; b > 0: what a shuffle buffer of b files gives out. */
 static uint32_t *what_is_opened(const uint32_t *samples, uint32_t n, uint32_t readers, uint32_t b)
 {
@@ -928,6 +919,57 @@ static uint32_t *what_is_opened(const uint32_t *samples, uint32_t n, uint32_t re
 		}
 	}
 	return opens;
+}
+
+/* An old entry that nobody opens must not make a successor read everything since then again. */
+static void a_successor_reads_little_again_behind_a_shuffle_buffer(void **unused)
+{
+	enum { N = 150000, AT = 75000 };
+	static const uint32_t buffers[] = { 16, 1000, 5000 };
+	uint64_t own = state;
+	(void)unused;
+	state = 5;
+	for (unsigned round = 0; round < 3; round++) {
+		uint32_t b = buffers[round], *samples = shuffled(N), *opens = what_is_opened(samples, N, 1, b);
+		uint32_t *places = malloc(N * sizeof(*places)), forgotten = AT - (b < 1000 ? 4000 : 8 * b), older = 0;
+		uint64_t start = 0;
+		struct parts parts = { .n = 1 };
+		parts.lists[0] = make_buffered(1, b);
+		append(parts.lists[0], samples, N);
+		for (uint32_t i = 0; i < N; i++)
+			places[samples[i]] = i;
+		for (uint32_t i = 0; i < N; i++) {
+			if (i % 500 == 0)
+				fs_announced_list_build(parts.lists[0]);
+			if (i == AT) {
+				hand_over(&parts);
+				struct fs_announced_state s = state_of(parts.lists[0]);
+				start = fs_announced_list_start(parts.lists[0]);
+				assert_in_range(s.cursor, 1, forgotten);
+				assert_in_range(s.high, AT, AT + 2 * b);
+				assert_in_range(start, s.high - 4 * b - FS_ANNOUNCED_NEAR, s.high);
+			}
+			if (places[opens[i]] == forgotten)
+				continue;
+			older += places[opens[i]] < start;
+			assert_int_equal(open_one(parts.lists[0], opens[i]), FS_ANNOUNCED_SURELY);
+		}
+		assert_in_range(older, 0, b / 20 + 1);
+		free(samples);
+		free(opens);
+		free(places);
+		fs_announced_list_free(parts.lists[0]);
+	}
+	state = own;
+}
+
+/* The part that grows. */
+static struct fs_announced_list *last_part(const struct parts *parts)
+{
+	struct fs_announced_list *last = parts->lists[0];
+	for (unsigned i = 1; i < parts->n; i++)
+		last = state_of(parts->lists[i]).end > state_of(last).end ? parts->lists[i] : last;
+	return last;
 }
 
 /* tf.data's shuffle(B).repeat(): the buffer is empty at the end of each epoch. */
@@ -1281,6 +1323,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(an_entry_that_is_no_sample_is_not_taken_over, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_shuffle_buffer_may_hold_a_file_twice, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_successor_goes_on_behind_a_shuffle_buffer, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+		        a_successor_reads_little_again_behind_a_shuffle_buffer, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_shuffle_buffer_is_filled_anew_in_each_epoch, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(two_shuffle_buffers_share_the_files, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(another_order_does_not_fit_a_shuffle_buffer, set_up, tear_down),
