@@ -100,7 +100,7 @@ def test_the_last_words_of_a_server_come_to_syslog(background, mount, pack, scra
     below = mount(pack(pack(root), "--container=bare", "--common="), "view=all,layout=tree,watchdog=0")
     dataset = below.path
     background(f"""
-        "$ddpfs" mount -o view=all,layout=tree {dataset} mnt
+        "$ddpfs" mount -o view=all,layout=tree,timeout=2 {dataset} mnt
         exec 9<{dataset}/index.ddpfs
         kill -9 {below.server_pid()} {below.process.pid}
         {sys.executable} -c 'import os; os.posix_fadvise(9, 0, 0, os.POSIX_FADV_DONTNEED)'
