@@ -668,6 +668,8 @@ static void refit(struct prefetch_recognise *r, struct track *t)
 	uint32_t n = t->n_recent < RING ? (uint32_t)t->n_recent : RING, n_turns = 0, outside = 0, follow = 0;
 	struct prefetch_part seen, settled;
 	t->refit_at = t->n_recent + (t->n_recent < REFIT_EVERY ? t->n_recent : REFIT_EVERY);
+	if (t->refit_at < REFIT_FIRST)
+		t->refit_at = REFIT_FIRST; /* it may have forgotten all opens */
 	t->outside = 0;
 	if (is_buffered(t)) {
 		look_at_buffer(t);
@@ -788,8 +790,10 @@ static void forget_ring_of_strangers(struct track *t, uint64_t window)
 	for (uint64_t i = 0; i < n; i++)
 		beyond += t->recent[i] >= end && t->recent[i] < t->high;
 	uint64_t places = (t->high - end) * t->part.ranks / t->part.world;
-	if (beyond * t->size < 2 * (uint64_t)RING * places)
-		forget_beyond(t, end, n);
+	if (beyond * t->size >= 2 * (uint64_t)RING * places)
+		return;
+	forget_beyond(t, end, n);
+	t->outside = 0;
 }
 
 /* Takes out of the ring what a track has caught up with. */

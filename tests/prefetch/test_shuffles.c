@@ -844,6 +844,14 @@ static void an_epoch_is_found_behind_opens_of_others(void **state)
 	}
 }
 
+/* With these opens of others the track of torch's shuffle forgets all that it took in, and goes on. */
+static void a_track_goes_on_that_forgets_all_opens_of_others(void **state)
+{
+	uint64_t random = UINT64_C(9242438576632395275);
+	(void)state;
+	assert_in_range(opens_behind_strangers(FAMILIES - 1, 42, 600, &random), 1, 512);
+}
+
 /* What others opened before an epoch begins lies anywhere in its permutation.  It is not taken for the trainer's place,
  * also where it lies a little ahead of the trainer.  If it were, what lies between would fill the memory. */
 static void strangers_a_little_ahead_are_not_the_trainers_place(void **state)
@@ -941,6 +949,7 @@ int main(void)
 		cmocka_unit_test(a_successor_goes_on_with_a_shuffle),
 		cmocka_unit_test(the_whole_is_not_taken_for_the_first_part),
 		cmocka_unit_test(an_epoch_is_found_behind_opens_of_others),
+		cmocka_unit_test(a_track_goes_on_that_forgets_all_opens_of_others),
 		cmocka_unit_test(strangers_a_little_ahead_are_not_the_trainers_place),
 		cmocka_unit_test(a_stranger_among_the_first_opens_is_not_the_trainers_place),
 		cmocka_unit_test(nothing_is_recognised_in_orders_of_nobody),
