@@ -113,10 +113,10 @@ int fs_announced_list_restore(const struct fs_announced_list_options *options, c
 		return rc == -ENOMEM ? rc : -ENODATA;
 	}
 	list->end = list->state.end = record->end;
-	list->state.cursor = list->state.high = record->place;
-	list->empty_at = record->place;
-	if (list->buffer > 0)
-		list->state.high = record->high; /* what is opened next lies around it, far from the cursor */
+	list->state.cursor = list->empty_at = record->place;
+	list->state.high = record->high; /* what is opened next lies around it, perhaps far from the cursor */
+	if (list->buffer == 0)
+		list->restored_high = record->high;
 	*ret_list = list;
 	return 0;
 }

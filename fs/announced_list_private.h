@@ -29,7 +29,8 @@ struct fs_announced_list {
 	uint32_t id;
 	uint32_t n_samples;
 	uint64_t buffer;
-	uint64_t empty_at; /* the shuffle buffer was empty when the reader was at this place */
+	uint64_t empty_at;      /* the shuffle buffer was empty when the reader was at this place */
+	uint64_t restored_high; /* a predecessor left this `high`: which entries before it were used is not known */
 	uint64_t chunk_entries;
 	uint32_t chunk_blocks;
 	/* The caller's lock: */

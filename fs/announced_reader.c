@@ -404,6 +404,7 @@ static bool move_reader(
 	s->high = low;
 	s->moves++;
 	s->apart = false;
+	list->restored_high = 0; /* what it comes to again is known */
 	list->left = left;
 	list->left_opens = list->opens;
 	list->moved_to = low;
@@ -454,13 +455,15 @@ bool fs_announced_list_missed(struct fs_announced_list *list, uint32_t sample, u
 
 /* ---- the end ---- */
 
-/* Whether so few entries are left that they do not keep the list, and it is no list of a few entries. */
+/* Whether so few entries are left that they do not keep the list, and it is no list of a few entries. Of entries before
+ * restored_high nobody knows if they were used: nearly all were. */
 static bool few_are_left(const struct fs_announced_list *list)
 {
 	const struct fs_announced_state *s = &list->state;
 	uint64_t left = list->end - s->high, most = (list->end - list->begin) / 2;
 	most = most < FS_ANNOUNCED_LEFT ? most : FS_ANNOUNCED_LEFT;
-	for (uint64_t p = s->cursor; p < s->high && left <= most; p++)
+	for (uint64_t p = s->cursor > list->restored_high ? s->cursor : list->restored_high;
+	        p < s->high && left <= most; p++)
 		left += !is_used(list, p);
 	return left <= most;
 }

@@ -1168,6 +1168,50 @@ static void a_list_is_over_a_minute_after_its_last_open(void **unused)
 	fs_announced_list_free(list);
 }
 
+/* A successor does not know which entries behind the farthest one were used. */
+static void a_list_that_a_successor_took_over_is_over_though_an_entry_is_never_opened(void **unused)
+{
+	enum { N = 10000, FORGOTTEN = 9000 };
+	static const uint32_t at[] = { 9500, N };
+	uint32_t *samples = shuffled(N);
+	(void)unused;
+	for (unsigned i = 0; i < 2; i++) {
+		struct parts parts = { .n = 1 };
+		parts.lists[0] = made_of(1, samples, N);
+		open_all(parts.lists[0], samples, 0, at[i], FORGOTTEN);
+		hand_over(&parts);
+		assert_int_equal(state_of(parts.lists[0]).cursor, FORGOTTEN);
+		assert_int_equal(state_of(parts.lists[0]).high, at[i]);
+		open_all(parts.lists[0], samples, at[i], N, N);
+		assert_false(fs_announced_list_over(parts.lists[0], SECOND_NS));
+		assert_true(fs_announced_list_over(parts.lists[0], 61 * SECOND_NS));
+		end_parts(&parts);
+	}
+	free(samples);
+}
+
+/* The trainer goes back. Then a successor knows what is left. */
+static void a_list_that_a_successor_took_over_is_not_over_while_its_reader_pauses(void **unused)
+{
+	enum { N = 10000, AT = 9500, BACK = 1000, PAUSES = 8900, FARTHER = 9300 };
+	struct parts parts = { .n = 1 };
+	uint32_t *samples = shuffled(N);
+	(void)unused;
+	parts.lists[0] = made_of(1, samples, N);
+	open_all(parts.lists[0], samples, 0, AT, N);
+	hand_over(&parts);
+	for (uint32_t i = BACK; i < N; i++) {
+		if (i < PAUSES || i >= FARTHER)
+			open_one(parts.lists[0], samples[i]);
+	}
+	assert_int_equal(state_of(parts.lists[0]).cursor, PAUSES);
+	assert_int_equal(state_of(parts.lists[0]).high, N);
+	assert_false(fs_announced_list_over(parts.lists[0], SECOND_NS));
+	assert_false(fs_announced_list_over(parts.lists[0], DAY_NS));
+	end_parts(&parts);
+	free(samples);
+}
+
 /* A validation, of files that are in no list, and of the list's own ones. */
 static void a_list_whose_reader_pauses_is_not_over(void **unused)
 {
@@ -1330,6 +1374,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(another_order_does_not_fit_a_shuffle_buffer, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(parts_stay_whole_whatever_is_opened, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_list_is_over_a_minute_after_its_last_open, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+		        a_list_that_a_successor_took_over_is_over_though_an_entry_is_never_opened, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+		        a_list_that_a_successor_took_over_is_not_over_while_its_reader_pauses, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_list_whose_reader_pauses_is_not_over, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(
 		        a_list_whose_last_entries_are_dropped_is_over_in_the_next_epoch, set_up, tear_down),
