@@ -59,8 +59,8 @@ struct fs_announced_list {
 	struct run other;          /* of a second reader */
 	struct {
 		uint64_t opens, end; /* of the list */
-		uint64_t since_ns;   /* when these two changed; 0: nobody has looked */
-		uint64_t gone_on;    /* opens of its files by other readers since then */
+		uint64_t since_ns;   /* when these two changed, or too many were left; 0: nobody has looked */
+		uint64_t gone_on;    /* opens of its files by other readers since these two changed */
 	} silent;
 
 	pthread_mutex_t lock;                                  /* a leaf; guards: */

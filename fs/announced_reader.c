@@ -470,11 +470,11 @@ static bool few_are_left(const struct fs_announced_list *list)
 
 void fs_announced_list_passed(struct fs_announced_list *list, uint32_t sample, bool part)
 {
-	uint64_t place;
-	/* Only behind such a list it counts, and looking takes time. */
-	if (list->end - list->state.high > FS_ANNOUNCED_LEFT)
+	uint64_t place, begin = list->begin > list->first ? list->begin : list->first;
+	/* It counts only if the last few entries are unused, and looking takes time. */
+	if (list->state.high == list->end || list->end - list->state.high > FS_ANNOUNCED_LEFT)
 		return;
-	list->silent.gone_on += part || fs_announced_list_find(list, sample, list->begin, list->end, &place);
+	list->silent.gone_on += part || fs_announced_list_find(list, sample, begin, list->end, &place);
 }
 
 bool fs_announced_list_over(struct fs_announced_list *list, uint64_t now_ns)
@@ -488,8 +488,13 @@ bool fs_announced_list_over(struct fs_announced_list *list, uint64_t now_ns)
 		list->silent.gone_on = 0;
 		return false;
 	}
-	return now_ns - list->silent.since_ns >= FS_ANNOUNCED_SILENT_S * UINT64_C(1000000000) &&
-	       (list->state.high == list->end || list->silent.gone_on >= FS_ANNOUNCED_GONE_ON) && few_are_left(list);
+	if (now_ns - list->silent.since_ns < FS_ANNOUNCED_SILENT_S * UINT64_C(1000000000) ||
+	        (list->state.high < list->end && list->silent.gone_on < FS_ANNOUNCED_GONE_ON))
+		return false;
+	if (few_are_left(list))
+		return true;
+	list->silent.since_ns = now_ns; /* the entries are counted again only after that time: there may be millions */
+	return false;
 }
 
 /* ---- splitting ---- */

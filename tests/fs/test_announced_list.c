@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "fs/announced_list.h"
+#include "fs/announced_list_private.h"
 #include "fs/announced_reader.h"
 
 enum { SAMPLES = 200000, BLOCK = FS_ORDER_BLOCK, APART = 1000 };
@@ -1278,6 +1278,31 @@ static void a_list_of_two_readers_is_not_over_while_one_of_them_pauses(void **un
 	fs_announced_list_free(list);
 }
 
+/* That takes time, and nothing changes without opens. */
+static void entries_that_are_left_are_counted_once_a_minute(void **unused)
+{
+	enum { N = 4000, LEFT = 300 };
+	uint32_t *samples = shuffled(N);
+	struct fs_announced_list *list = made_of(1, samples, N);
+	(void)unused;
+	open_all(list, samples, 0, N / 2, N);
+	for (uint32_t i = N / 2 + LEFT; i < N; i++)
+		open_one(list, samples[i]);
+	assert_int_equal(state_of(list).high, N);
+	assert_false(fs_announced_list_over(list, SECOND_NS));
+	assert_false(fs_announced_list_over(list, DAY_NS));
+	assert_int_equal(list->silent.since_ns, DAY_NS);
+	assert_false(fs_announced_list_over(list, DAY_NS + 59 * SECOND_NS));
+	assert_int_equal(list->silent.since_ns, DAY_NS);
+	fs_announced_list_passed(list, samples[0], false); /* the last entry was used, so this need not be known */
+	assert_int_equal(list->silent.gone_on, 0);
+	open_all(list, samples, N / 2, N / 2 + LEFT, N / 2);
+	assert_false(fs_announced_list_over(list, DAY_NS + 60 * SECOND_NS));
+	assert_true(fs_announced_list_over(list, DAY_NS + 120 * SECOND_NS));
+	free(samples);
+	fs_announced_list_free(list);
+}
+
 /* Its buffer holds many files when the last entry was opened. */
 static void a_list_is_not_over_while_its_shuffle_buffer_is_full(void **unused)
 {
@@ -1383,6 +1408,7 @@ int main(void)
 		        a_list_whose_last_entries_are_dropped_is_over_in_the_next_epoch, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(
 		        a_list_of_two_readers_is_not_over_while_one_of_them_pauses, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(entries_that_are_left_are_counted_once_a_minute, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_list_is_not_over_while_its_shuffle_buffer_is_full, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_part_is_over_when_the_other_readers_have_gone_on, set_up, tear_down),
 	};
