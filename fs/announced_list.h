@@ -12,9 +12,10 @@
  *
  * Opens say where the reader is, and whether there are several: fs/announced_reader.h.
  *
- * Threads: `lock` of the caller guards append. One thread (the recognise thread) calls all other functions, with that
- * lock held where they say so. The engine's threads call the callbacks of fs_announced_list_given; these take a leaf
- * lock. */
+ * Threads: main makes and restores lists, appends to them and saves them, and frees them if nobody has seen them or the
+ * server ends. Any thread asks for the id, the buffer and the name. The recognise thread calls all functions but those
+ * that append. The `lock` of the caller is held where they say so. The engine's threads call the callbacks of
+ * fs_announced_list_given; these take a leaf lock. */
 #ifndef DDPFS_FS_ANNOUNCED_LIST_H
 #define DDPFS_FS_ANNOUNCED_LIST_H
 

@@ -28,7 +28,8 @@
  * keep a list. But its reader may also pause, for example during a validation. So the reader must be silent for a
  * time, and must have come to the end: the last entry was used, or other readers open the files of this list meanwhile.
  *
- * Threads: the recognise thread calls all functions, with the lock of the list's caller held where they say so. */
+ * Threads: any thread calls fs_announced_list_state. The recognise thread calls all other functions. The lock of the
+ * list's caller is held where they say so. */
 #ifndef DDPFS_FS_ANNOUNCED_READER_H
 #define DDPFS_FS_ANNOUNCED_READER_H
 
