@@ -694,11 +694,12 @@ static bool costs_much(const struct family *family, const struct target *target,
 }
 
 /* Whether both lists begin at the same file, and one is a little longer. */
-static bool begin_alike(const struct target *a, const struct target *b)
+static bool begin_alike(const struct prefetch_list *a, const struct prefetch_list *b)
 {
-	uint32_t shorter = a->n < b->n ? a->n : b->n, longer = a->n < b->n ? b->n : a->n, one, other;
-	return shorter < longer && shorter / 3 * 4 >= longer && prefetch_list_at(a->list, 0, &one) == 0 &&
-	       prefetch_list_at(b->list, 0, &other) == 0 && one == other;
+	uint32_t n = prefetch_list_size(a), m = prefetch_list_size(b), one, other;
+	uint32_t shorter = n < m ? n : m, longer = n < m ? m : n;
+	return shorter < longer && shorter / 3 * 4 >= longer && prefetch_list_at(a, 0, &one) == 0 &&
+	       prefetch_list_at(b, 0, &other) == 0 && one == other;
 }
 
 /* Returns how many of the first positions were opened, as many as there are opens. */
@@ -717,8 +718,9 @@ static bool verify_sample(struct seeds *s, uint32_t passed, const struct source 
 	if (!verify_traced(s, passed, source))
 		return false;
 	struct match best = s->match;
+	const struct prefetch_list *list = best.list; /* it may be another target's, of the same length */
 	for (uint32_t i = passed + 1; i < s->n_traced; i++) {
-		if (s->traces[i] && begin_alike(&s->targets[i], &s->targets[passed]) && verify_traced(s, i, source) &&
+		if (s->traces[i] && begin_alike(s->targets[i].list, list) && verify_traced(s, i, source) &&
 		        in_front(&s->match) > in_front(&best))
 			best = s->match;
 	}
