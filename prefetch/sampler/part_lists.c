@@ -28,9 +28,8 @@ static const enum parts_kind KINDS[] = { PARTS_SPREAD, PARTS_UP }; /* one is tri
 static const double SAME_LEAST = 0.4;    /* of 1: ranks that are not at the same turn share fewer places */
 static const double SAME_AS_BEST = 0.93; /* 8 parts of 4 ranks have 6/7 of the sameness of 4 */
 
-/* Finds or makes this part of a list.  Returns as prefetch_part_lists_get. */
-static int get(struct prefetch_recognise *r, struct prefetch_list *whole, const struct prefetch_list_part *part,
-        struct prefetch_list **ret_list)
+int prefetch_part_lists_make(struct prefetch_recognise *r, struct prefetch_list *whole,
+        const struct prefetch_list_part *part, struct prefetch_list **ret_list)
 {
 	struct prefetch_list *list;
 	int rc = prefetch_list_new_part(whole, part, &list);
@@ -55,7 +54,7 @@ static int get(struct prefetch_recognise *r, struct prefetch_list *whole, const 
 int prefetch_part_lists_get(struct prefetch_recognise *r, struct prefetch_list *whole,
         const struct prefetch_list_part *part, struct prefetch_list **ret_list)
 {
-	int rc = get(r, whole, part, ret_list);
+	int rc = prefetch_part_lists_make(r, whole, part, ret_list);
 	for (uint32_t i = 0; rc == 0 && i < SINGLE_PARTS_MAX; i++) {
 		if (r->single_parts[i] == *ret_list)
 			return 0;
@@ -146,7 +145,7 @@ static int add_rank(struct prefetch_recognise *r, const struct target *whole, co
 	struct prefetch_list *list;
 	if (part.n < FILES_MIN || ret_lists->n == HOST_RANKS_TRIED)
 		return 0;
-	int rc = get(r, whole->list, &part, &list);
+	int rc = prefetch_part_lists_make(r, whole->list, &part, &list);
 	if (rc == 0)
 		ret_lists->lists[ret_lists->n++] = list;
 	return rc == -ENOMEM ? rc : 0;

@@ -127,7 +127,7 @@ struct track {
 	/* A random.sample of a part: the samples of one file less and of one more (sample_size.c).  NULL: not begun, or
 	 * there is none. */
 	struct prefetch_perm *rivals[2];
-	bool size_sure;      /* they have lost */
+	bool size_sure;      /* no other length is looked for */
 	uint64_t compare_at; /* the recogniser's `opens` at the next comparison with them */
 };
 
@@ -528,8 +528,12 @@ struct rank_lists {
 int prefetch_part_lists_of_ranks(
         struct prefetch_recognise *r, const struct target *whole, struct rank_lists *ret_lists);
 
-/* Finds or makes this part of a list, which the looks try from then on.  Returns 0; -ENOSPC: there are too many; errors
- * of prefetch_list_new_part. */
+/* Finds or makes this part of a list.  The recogniser keeps the reference.  Returns 0; -ENOSPC: there are too many;
+ * errors of prefetch_list_new_part. */
+int prefetch_part_lists_make(struct prefetch_recognise *r, struct prefetch_list *whole,
+        const struct prefetch_list_part *part, struct prefetch_list **ret_list);
+
+/* The same, and the looks try the part from then on. */
 int prefetch_part_lists_get(struct prefetch_recognise *r, struct prefetch_list *whole,
         const struct prefetch_list_part *part, struct prefetch_list **ret_list);
 
@@ -600,7 +604,8 @@ int prefetch_track_step(struct prefetch_recognise *r, struct track *track);
 /* ---- sample_size.c ---- */
 
 /* Does one slice of finding out how many files the part has whose sample a track follows.  It must have its sequence.
- * Returns 1: there is more to do, or the track goes on with a part of another length; 0; -errno. */
+ * Returns 1: there is more to do, or the track goes on with a part of another length; 0.  Without memory the track
+ * keeps its length. */
 int prefetch_sample_size_step(struct prefetch_recognise *r, struct track *track);
 
 /* Frees what the comparison needs, because the epoch is over. */
