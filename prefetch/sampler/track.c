@@ -778,9 +778,9 @@ static void forget_strangers(struct track *t)
 		forget_beyond(t, end, t->n_recent);
 }
 
-/* The ring may have been full before the trainer began, whom the search has found in the latest opens.  Then what lies
- * beyond the window is as rare as by chance, and not the trainer's.  Forgets it.  A trainer who has gone on since is
- * caught up with. */
+/* Others' opens may have filled the ring before this trainer began.  The search found the trainer in the latest opens.
+ * If fewer than twice as many opens as by chance lie beyond the dense positions and its window, these are others'.
+ * Then the track forgets them.  After that, catch_up() finds the place of a trainer who has gone on. */
 static void forget_ring_of_strangers(struct track *t, uint64_t window)
 {
 	uint64_t end = dense_end(t), beyond = 0, n = t->n_recent;
