@@ -436,6 +436,38 @@ static void a_sample_of_a_part_has_its_length(void **state)
 	}
 }
 
+/* The trainer is far on before its part is recognised, with the right length or a file more.  When the length is known,
+ * the track is where the trainer is. */
+static void a_sample_recognised_late_is_followed_from_where_its_trainer_is(void **state)
+{
+	enum { CASES = 4, FILES = 9 * 6667, PART = FILES / 2, LATE = 20000, MORE = 1000, AROUND = 64 };
+	struct shard_index *files = synth_open(&(struct synth){ .classes = 9, .per_class = FILES / 9, .bytes = 1 });
+	uint32_t *at = malloc((PART + 1) * sizeof(*at)), changes = 0;
+	(void)state;
+	assert_non_null(at);
+	for (uint32_t i = 0; i < CASES; i++) {
+		struct prefetch_recognise *r;
+		struct prefetch_recognise_options options = { .index = files, .seed_max = 45, .popular_words = 1 };
+		uint32_t n = PART + i % 2;
+		whole(n, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_SAMPLE, .seed = i / 2 * 5 }, at);
+		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+		prefetch_recognise_opened(r, at, LATE);
+		work(r);
+		struct prefetch_recognised late = only_track(r);
+		if (late.turns != n || late.turn + AROUND < LATE || late.turn > LATE + AROUND)
+			fail_msg("case %u, %u files: turn %u of %u", i, n, (unsigned)late.turn, (unsigned)late.turns);
+		changes += late.generation > 0;
+		prefetch_recognise_opened(r, at + LATE, MORE);
+		work(r);
+		assert_int_equal(only_track(r).opens, late.opens + MORE);
+		assert_int_equal(only_track(r).turn, LATE + MORE);
+		prefetch_recognise_free(r);
+	}
+	assert_true(changes > 0);
+	free(at);
+	synth_close(files);
+}
+
 /* One rank shuffles the whole list sorted by name over several directories, as DLIO does: with numpy in place.  The
  * lists directory by directory are tried in vain first. */
 static void a_shuffled_list_by_name_is_recognised(void **state)
@@ -938,6 +970,7 @@ int main(void)
 		cmocka_unit_test(epochs_are_followed_however_they_follow),
 		cmocka_unit_test(a_ranks_own_part_is_recognised),
 		cmocka_unit_test(a_sample_of_a_part_has_its_length),
+		cmocka_unit_test(a_sample_recognised_late_is_followed_from_where_its_trainer_is),
 		cmocka_unit_test(a_shuffled_list_by_name_is_recognised),
 		cmocka_unit_test(large_seeds_are_recognised),
 		cmocka_unit_test(a_seed_that_a_stranger_hides_is_tried_again),
