@@ -141,11 +141,33 @@ static int by_place(const void *a, const void *b)
 	return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Gives the place of a sample of one small file.  Returns false for other samples. */
+/* The same of a sample of several files.  They must lie side by side, as in a WebDataset. */
+static bool small_place_of_files(struct prefetch *p, uint32_t sample, uint32_t *shard, uint64_t *offset, uint64_t *end)
+{
+	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 0;
+	uint64_t bytes = 0;
+	if (shard_index_sample_files(p->options.index, sample, files, SHARD_SAMPLE_FILES_MAX, &n) < 0 || n == 0)
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		struct shard_place f;
+		if (shard_index_place(p->options.index, files[i], &f) < 0 || f.length >= PREFETCH_SMALL_BYTES ||
+		        (i > 0 && f.shard != *shard))
+			return false;
+		*shard = f.shard;
+		*offset = i == 0 || f.offset < *offset ? f.offset : *offset;
+		*end = i == 0 || f.offset + f.length > *end ? f.offset + f.length : *end;
+		bytes += f.length;
+	}
+	return *end - *offset < PREFETCH_SMALL_BYTES && *end - *offset - bytes <= (uint64_t)(n - 1) * GAP_BYTES;
+}
+
+/* Gives the place of a small sample.  Returns false for other samples. */
 static bool small_place(struct prefetch *p, uint32_t sample, uint32_t *shard, uint64_t *offset, uint64_t *end)
 {
 	uint32_t file;
 	struct shard_place f;
+	if (shard_index_info(p->options.index)->grouped)
+		return small_place_of_files(p, sample, shard, offset, end);
 	if (shard_index_sample_first(p->options.index, sample, &file) < 0 ||
 	        shard_index_place(p->options.index, file, &f) < 0 || f.length >= PREFETCH_SMALL_BYTES)
 		return false;
@@ -153,6 +175,13 @@ static bool small_place(struct prefetch *p, uint32_t sample, uint32_t *shard, ui
 	*offset = f.offset;
 	*end = f.offset + f.length;
 	return true;
+}
+
+/* Returns whether a fetch can take all blocks of another small sample. */
+static bool has_room(const struct prefetch *p, const struct fetch *fetch)
+{
+	uint32_t most = shard_index_info(p->options.index)->grouped ? SHARD_SAMPLE_FILES_MAX : 1;
+	return fetch->n + most <= PREFETCH_WANTS_MAX;
 }
 
 /* How far a read reaches. */
@@ -213,8 +242,8 @@ static void take_neighbours(struct prefetch *p, struct prefetch_stream *stream, 
 		this = next;
 		slot += up ? 1 : UINT32_MAX;
 		wanted = neighbour(p, stream, slot, reach->limit, &next);
-		if (fetch->n >= PREFETCH_WANTS_MAX - 1 ||
-		        !small_place(p, this.sample, &its_shard, &its_start, &its_end) || its_shard != shard)
+		if (!has_room(p, fetch) || !small_place(p, this.sample, &its_shard, &its_start, &its_end) ||
+		        its_shard != shard)
 			return;
 		if (up ? its_start < *end || its_start - *end > reach->gap_bytes || its_end - *start > reach->bytes
 		       : its_end > *start || *start - its_end > reach->gap_bytes || *end - its_start > reach->bytes)
@@ -448,8 +477,7 @@ static void publish(struct prefetch *p, struct fetch *fetch, bool warm_up)
 /* Returns whether neighbours of a sample may be read with it.  *ret_slot: where it lies in storage. */
 static bool has_neighbours(struct prefetch *p, uint32_t sample, struct plan *plan, uint32_t *ret_slot)
 {
-	return !shard_index_info(p->options.index)->grouped &&
-	       small_place(p, sample, &plan->shard, &plan->start, &plan->end) &&
+	return small_place(p, sample, &plan->shard, &plan->start, &plan->end) &&
 	       shard_index_sample_slot(p->options.index, sample, ret_slot) == 0;
 }
 
@@ -489,7 +517,7 @@ int prefetch_fetch(struct prefetch *p, struct prefetch_stream *stream, uint64_t 
 	}
 	for (uint32_t i = 0; i < plan.n; i++) {
 		const struct prefetch_neighbour *n = &p->schedule.neighbours[i];
-		if (fetch.n >= PREFETCH_WANTS_MAX - 1 || take(p, stream, n->seq, n->sample, &fetch) < 0)
+		if (!has_room(p, &fetch) || take(p, stream, n->seq, n->sample, &fetch) < 0)
 			break;
 	}
 	if (plan.n) /* the plan has allowed its gaps */

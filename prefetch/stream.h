@@ -30,7 +30,7 @@
 
 struct prefetch_stream; /* opaque */
 
-/* Samples of one file that is smaller (bytes) are read together with their neighbours in storage (merged_reads.c). */
+/* Smaller samples (bytes of all their files) are read together with their neighbours in storage (merged_reads.c). */
 enum { PREFETCH_SMALL_BYTES = 64 << 10 };
 
 struct prefetch_stream_options {
