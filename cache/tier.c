@@ -117,6 +117,7 @@ struct cache_tier {
 	uint32_t number;        /* of the dataset */
 	_Atomic uint32_t order; /* in which this process tells next uses; 0: in none so far */
 	uint64_t size_bytes, data_at, segment_bytes;
+	uint64_t emptied_bytes; /* the size of the tier that was there; 0: it had this one, or there was none */
 	uint32_t n_segments;
 	uint64_t n_buckets;
 	atomic_int off; /* errno */
@@ -376,6 +377,8 @@ static int make(struct cache_tier *tier, const char *dir, struct base_err *err)
 			rc = -errno;
 		if (rc == 0 && ftruncate(tier->fd, (off_t)tier->size_bytes) < 0)
 			rc = -errno;
+		if (h.magic == MAGIC && h.check == check_of(&h) && h.size_bytes != tier->size_bytes)
+			tier->emptied_bytes = h.size_bytes;
 		h = (struct header){ .magic = MAGIC, .size_bytes = tier->size_bytes };
 		h.check = check_of(&h);
 		if (rc == 0)
@@ -671,6 +674,11 @@ int cache_tier_open(const char *dir, uint64_t size_bytes, const uint8_t identity
 	else
 		*ret_tier = tier;
 	return rc;
+}
+
+uint64_t cache_tier_emptied(const struct cache_tier *tier)
+{
+	return tier->emptied_bytes;
 }
 
 void cache_tier_close(struct cache_tier *tier)

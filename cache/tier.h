@@ -105,6 +105,9 @@ struct cache_tier_fill {
  * of a system call; err says it in a sentence. */
 int cache_tier_open(const char *dir, uint64_t size_bytes, const uint8_t identity[CACHE_TIER_IDENTITY],
         struct base_err *err, struct cache_tier **ret_tier);
+/* Returns the size of the tier that was there before this one, and that was emptied because its size was another one;
+ * 0: none was. */
+uint64_t cache_tier_emptied(const struct cache_tier *tier);
 /* Closes the tier; its claims end.  NULL is fine. */
 void cache_tier_close(struct cache_tier *tier);
 

@@ -62,6 +62,16 @@ static void warn_of_size(const struct fs_options *options)
 		        base_format_size(bytes, there));
 }
 
+static void warn_of_emptied(const struct fs_options *options, uint64_t emptied_bytes)
+{
+	char now[16], then[16];
+	if (emptied_bytes)
+		log_warning("the tier in '%s' had %s, so it begins empty with tier_size=%s: all mounts should give the "
+		            "same tier_size=",
+		        base_quoted(options->tier_dir), base_format_size(emptied_bytes, then),
+		        base_format_size(options->tier_bytes, now));
+}
+
 int fs_tier_open(struct fs_server *server, struct base_err *err)
 {
 	const char *dir = server->options.tier_dir, *dataset = server->options.dataset;
@@ -76,8 +86,10 @@ int fs_tier_open(struct fs_server *server, struct base_err *err)
 		cache_tier_tell_name(server->tier, dataset, remote_public_len(dataset));
 	if (rc == 0)
 		rc = tell_uses(server, err);
-	if (rc == 0 && !server->successor)
+	if (rc == 0 && !server->successor) {
 		warn_of_size(&server->options);
+		warn_of_emptied(&server->options, cache_tier_emptied(server->tier));
+	}
 	/* A tier is no reason for a trainer to wait, or not to begin. */
 	if (rc == -ETIMEDOUT || (rc < 0 && server->successor)) {
 		log_warning("%s: the mount goes on without a tier", err ? err->text : strerror(-rc));

@@ -613,12 +613,17 @@ static void another_size_makes_it_anew_unless_it_is_in_use(void **state)
 	struct base_err err = { 0 };
 	(void)state;
 	assert_int_equal(put(tier, 1, LEN), 0);
+	assert_int_equal(cache_tier_emptied(tier), 0);
 	assert_int_equal(cache_tier_open(tier_dir, SIZE * 2, one, &err, &other), -EBUSY);
 	assert_non_null(strstr(err.text, "tier_size"));
 	assert_int_equal(get(tier, 1, LEN), 0);
 	cache_tier_close(tier);
 	assert_int_equal(cache_tier_open(tier_dir, SIZE * 2, one, &err, &other), 0);
 	assert_int_equal(get(other, 1, LEN), -ENOENT);
+	assert_int_equal(cache_tier_emptied(other), SIZE);
+	cache_tier_close(other);
+	assert_int_equal(cache_tier_open(tier_dir, SIZE * 2, one, &err, &other), 0);
+	assert_int_equal(cache_tier_emptied(other), 0);
 	cache_tier_close(other);
 	assert_int_equal(cache_tier_open(tier_dir, SIZE - 1, one, &err, &other), -EINVAL);
 }

@@ -526,6 +526,18 @@ def test_the_tool_shows_names_that_are_safe_to_print(stored, scratch, http_store
     assert f"  {http_store.root / 'train'}\n" in tools.ddpfs("tier", scratch / "tier").stdout
 
 
+def test_a_tier_of_another_size_says_that_it_begins_empty(stored, scratch, mount):
+    url, _ = stored
+    first = mount(url, options(scratch))
+    first.unmount()
+    assert "begins empty" not in first.log()
+    second = mount(url, options(scratch).replace("=64M", "=65M"))
+    assert "had 64.0 MiB, so it begins empty with tier_size=65.0 MiB" in second.log()
+    second.unmount()
+    said = tools.ddpfs("warm", "-o", f"tier={scratch / 'tier'},tier_size=64M", url).stderr
+    assert "had 65.0 MiB, so it begins empty with tier_size=64.0 MiB" in said
+
+
 @pytest.mark.parametrize("given, said", [
     ("tier=/tmp", "tier_size is missing"),
     ("tier_size=1G", "tier is missing"),

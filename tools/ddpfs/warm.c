@@ -100,6 +100,13 @@ static int run(const struct arguments *a, struct base_err *err, uint64_t *ret_by
 		rc = cli_index_open(a->dataset, fs->index_file, err, &index);
 	if (rc == 0)
 		rc = cache_tier_open(fs->tier_dir, size_bytes, shard_index_info(index)->identity, err, &tier);
+	if (rc == 0 && cache_tier_emptied(tier)) {
+		char now[16], then[16];
+		cli_warn("the tier in '%s' had %s, so it begins empty with tier_size=%s: all mounts should give the "
+		         "same tier_size=",
+		        base_quoted(fs->tier_dir), base_format_size(cache_tier_emptied(tier), then),
+		        base_format_size(size_bytes, now));
+	}
 	if (rc == 0) {
 		tell_name(tier, a->dataset);
 		const struct prefetch_tier_fill_options options = {
