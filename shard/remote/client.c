@@ -38,9 +38,11 @@ enum {
 	THROTTLED_SHARE = 5,    /* a fifth of answers 429 and 503: the store is asked too much */
 	READ_TRANSFERS_MAX = 4, /* of one read, at the same time */
 	HEDGE_EVERY = 30,       /* reads for one second transfer: 3% */
-	/* Bytes that come twice by second transfers: 5% of all, and HEDGE_WASTE_MIN.  On a full link all are slow. */
+	/* Bytes that may come twice by second transfers, because on a full link all are slow: a part of what comes, and
+	 * what was saved of it. */
 	HEDGE_WASTE_PART = 20,
-	HEDGE_WASTE_MIN = 1 << 20,
+	HEDGE_WASTE_FIRST = 1 << 20,
+	HEDGE_WASTE_MAX = 16 << 20,
 };
 
 #define PAUSE_MIN_NS (50 * MS)
@@ -97,6 +99,7 @@ struct remote_client {
 	struct remote_read *ready, **ready_tail; /* reads that wait for a transfer */
 	struct remote_read *paused;              /* reads that wait for their next try */
 	unsigned hedge_credits, hedge_reads;
+	int64_t hedge_waste; /* bytes that may still come twice; negative: more came */
 	struct remote_latency latency;
 	uint64_t random;      /* of the jitter: xorshift64* */
 	uint64_t answered_ns; /* when a transfer last got an answer that was not a refusal */
@@ -323,6 +326,9 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
 		t->hedge = false;
 	}
 	t->pos = end;
+	c->hedge_waste += (int64_t)(used / HEDGE_WASTE_PART) - (int64_t)(len - used);
+	if (c->hedge_waste > HEDGE_WASTE_MAX || c->hedge_waste < -HEDGE_WASTE_MAX)
+		c->hedge_waste = c->hedge_waste > 0 ? HEDGE_WASTE_MAX : -HEDGE_WASTE_MAX;
 	lock_for_scope(&c->lock);
 	c->stats.bytes += len;
 	c->stats.body_ns += body_ns;
@@ -602,14 +608,17 @@ static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
 	return value < low ? low : value > high ? high : value;
 }
 
-/* Whether another second transfer is within what such transfers may waste. */
-static bool may_waste(struct remote_client *c)
+/* Returns the bytes that second transfers may still bring in vain.  A silent one may hang: then it brings none, and must
+ * not keep other reads from getting one. */
+static int64_t at_stake(const struct remote_client *c, uint64_t now, uint64_t silence_ns)
 {
 	const struct transfer *t;
-	uint64_t waste = c->stats.wasted_bytes;
+	int64_t bytes = 0;
 	TAILQ_FOREACH(t, &c->running, link)
-	waste += t->at_stake;
-	return waste <= HEDGE_WASTE_MIN + c->stats.bytes / HEDGE_WASTE_PART;
+	{
+		bytes += now - t->progress_ns < silence_ns ? t->at_stake : 0;
+	}
+	return bytes;
 }
 
 /* Gives silent transfers a second one, or gives them up.  Returns when it has to look again. */
@@ -619,6 +628,7 @@ static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 	const uint64_t hedge_ns = p90 ? 3 * p90 + HEDGE_MIN_NS : S;
 	const uint64_t stall_ns = p90 ? clamp(20 * p90, STALL_MIN_NS, STALL_MAX_NS) : STALL_MAX_NS / 2;
 	uint64_t next = UINT64_MAX;
+	int64_t stake = at_stake(c, now, HEDGE_SILENT * hedge_ns);
 	struct transfer *following;
 	for (struct transfer *t = TAILQ_FIRST(&c->running); t; t = following) {
 		following = TAILQ_NEXT(t, link);
@@ -647,10 +657,11 @@ static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 		live -= live < read->live_ns ? live : read->live_ns;
 		uint64_t least = c->n_running > 1 && live < hedge_ns ? HEDGE_SILENT * hedge_ns : hedge_ns;
 		bool may = read->transfers < READ_TRANSFERS_MAX && c->hedge_credits;
-		if (may && quiet >= least && may_waste(c) && start_transfer(c, read) == 0) {
+		if (may && quiet >= least && stake <= c->hedge_waste && start_transfer(c, read) == 0) {
 			struct transfer *second = TAILQ_LAST(&c->running, transfer_list);
 			second->hedge = true;
 			second->at_stake = read->len - read->high;
+			stake += second->at_stake;
 			c->hedge_credits--;
 			count(c, &c->stats.hedged, 1);
 		}
@@ -942,6 +953,7 @@ int remote_client_new(struct remote_store *store, uint64_t timeout_ns, struct re
 	c->limit = REMOTE_TRANSFERS_MAX;
 	c->random = base_now_ns() | 1;
 	c->hedge_credits = HEDGE_CREDITS_MAX / 2;
+	c->hedge_waste = HEDGE_WASTE_FIRST;
 	TAILQ_INIT(&c->idle);
 	TAILQ_INIT(&c->running);
 	for (size_t i = 0; i < REMOTE_TRANSFERS_MAX; i++) {
