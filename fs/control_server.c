@@ -143,7 +143,7 @@ static json_t *answer_epoch(struct fs_server *server, struct fs_view *view, json
 	        (json_int_t)progress.turns, "opened", (json_int_t)progress.n_opened, "advance",
 	        progress.automatic ? "auto" : "off");
 	if (reply && view && view->all)
-		fs_sampler_streams_stats(server->samplers[view->number], reply);
+		fs_sampler_streams_stats(server, view, reply);
 	return reply;
 }
 

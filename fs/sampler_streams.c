@@ -377,12 +377,17 @@ static void set_order(json_t *object, const char *source, const char *note)
 	json_object_set_new(object, "order_note", json_string(note));
 }
 
-/* What is said of a view that had no reader yet, or of a server that has just begun. */
-static void say_no_order(json_t *object)
+/* Says whether it is the order of the mount, and if not, what helps. */
+static void say_own_or_unknown(const struct fs_server *server, const struct fs_view *view,
+        const struct fs_read_ahead_counts *counts, json_t *object)
 {
 	char note[FS_READ_AHEAD_NOTE_MAX];
-	fs_unknown_order_note(&(struct fs_read_ahead_counts){ 0 }, note);
-	set_order(object, "unknown", note);
+	bool own = fs_view_has_reader(view) && fs_sink_own_followed(server->sink, view);
+	if (own)
+		snprintf(note, sizeof(note), "own: the order of this mount");
+	else
+		fs_unknown_order_note(counts, note);
+	set_order(object, own ? "own" : "unknown", note);
 }
 
 /* Says who told the order, and what helps if nobody did. recognised: what was recognised, or "". */
@@ -391,7 +396,7 @@ static void say_order(const struct fs_sampler_streams *fr, const char *recognise
 {
 	struct fs_announced_orders_counts announced;
 	char note[PREFETCH_TRACKS_MAX * TEXT_MAX + 16], what[256];
-	const char *source = "unknown";
+	const char *source;
 	fs_announced_orders_count(fr->orders, &announced);
 	if (fs_announced_orders_live(fr->orders) > 0) {
 		source = "announced";
@@ -406,11 +411,9 @@ static void say_order(const struct fs_sampler_streams *fr, const char *recognise
 		        counts->watched ? "what a DataLoader of PyTorch draws next is announced when it begins"
 		                        : "announce the next epoch's list with `ddpfs ctl MNT follow LIST` or "
 		                          "ddpfs.Mount(MNT).follow(...)");
-	} else if (fs_sink_own_followed(fr->server->sink, fr->view)) {
-		source = "own";
-		snprintf(note, sizeof(note), "own: the order of this mount");
 	} else {
-		fs_unknown_order_note(counts, note);
+		say_own_or_unknown(fr->server, fr->view, counts, object);
+		return;
 	}
 	set_order(object, source, note);
 }
@@ -423,7 +426,6 @@ static void say_why(
 	char note[FS_READ_AHEAD_NOTE_MAX], reason[FS_READ_AHEAD_REASON_MAX];
 	counts->opens = (uint64_t)json_integer_value(json_object_get(object, "opens"));
 	counts->misses = (uint64_t)json_integer_value(json_object_get(object, "misses"));
-	counts->watched = fr->server->options.loaders_watched;
 	{
 		lock_for_scope(&fr->lock);
 		memcpy(reason, fr->reason, sizeof(reason));
@@ -477,8 +479,9 @@ bool fs_sampler_streams_progress(
 	return true;
 }
 
-void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
+void fs_sampler_streams_stats(struct fs_server *server, const struct fs_view *view, json_t *object)
 {
+	struct fs_sampler_streams *fr = server->samplers[view->number];
 	char all[PREFETCH_TRACKS_MAX * TEXT_MAX] = "", note[256] = "";
 	json_t *samplers = json_array();
 	struct prefetch_scanned scanned = { 0 };
@@ -530,10 +533,11 @@ void fs_sampler_streams_stats(struct fs_sampler_streams *fr, json_t *object)
 		.rests = rests,
 		.unexplained = searched.unexplained,
 	};
+	counts.watched = server->options.loaders_watched;
 	if (fr)
 		say_why(fr, all, &counts, object);
-	else
-		say_no_order(object);
+	else /* the view had no reader yet, or the server has just begun */
+		say_own_or_unknown(server, view, &counts, object);
 	if (fr && fr->server->options.scan_threads > 0)
 		json_object_set_new(object, "seed_search",
 		        json_pack("{sb sI sf sI sI}", "running", scanned.running, "tried", (json_int_t)scanned.tried,

@@ -86,8 +86,8 @@ void fs_sampler_streams_reason(struct fs_sampler_streams *recognise, const char 
  *
  * It also adds what fs_announced_orders_stats adds.
  *
- * @recognise may be NULL. */
-void fs_sampler_streams_stats(struct fs_sampler_streams *recognise, json_t *object);
+ * The view may have no reader yet. */
+void fs_sampler_streams_stats(struct fs_server *server, const struct fs_view *view, json_t *object);
 
 /* Counts the opens that the thread has not finished to examine, and those of them that it has not begun to examine. Any
  * thread. @recognise may be NULL. */

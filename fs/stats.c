@@ -547,7 +547,7 @@ static json_t *stats_object(struct fs_server *server, struct scope scope)
 	fs_budget_why(server->budget, why, sizeof(why));
 	json_object_set_new(object, "memory_why", json_string(why));
 	if (scope.only || server->n_views == 1) /* samplers are recognised in each rank by itself */
-		fs_sampler_streams_stats(server->samplers[scope.any->number], object);
+		fs_sampler_streams_stats(server, scope.any, object);
 	const char *warm_up = fs_warm_up_says(server->prefetch);
 	if (warm_up)
 		json_object_set_new(object, "warm_up", json_string(warm_up));

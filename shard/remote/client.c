@@ -608,8 +608,8 @@ static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
 	return value < low ? low : value > high ? high : value;
 }
 
-/* Returns the bytes that second transfers may still bring in vain.  A silent one may hang: then it brings none, and must
- * not keep other reads from getting one. */
+/* Returns the bytes that second transfers may still bring in vain.  A silent one may hang: then it brings none, and
+ * must not keep other reads from getting one. */
 static int64_t at_stake(const struct remote_client *c, uint64_t now, uint64_t silence_ns)
 {
 	const struct transfer *t;

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from helpers import tools
 from helpers.mounts import is_mounted, kill_with_supervisor
 from helpers.waiting import PATIENCE_S, wait_until
 from mount import control
@@ -160,6 +161,18 @@ def test_unmount_of_a_busy_mount_is_refused_unless_lazy(mount, pack, tree):
         assert f.read() in tree[1].values(), "who has a file open goes on reading"
         assert m.process.poll() is None
     assert m.process.wait(timeout=PATIENCE_S) == 0
+
+
+def test_a_dead_mount_in_use_names_umount_f(mount, pack, tree):
+    m = mount(pack(tree[0]), "rank=0,world=2")
+    with next(p for p in sorted(m.path.iterdir()) if p.is_file()).open("rb"):
+        assert "umount -f" not in tools.ddpfs("umount", m.path, check=False).stderr, "its server lives"
+        kill_with_supervisor(m.process.pid, m.server_pid())
+        m.process.wait()
+        said = tools.ddpfs("umount", m.path, check=False)
+        assert said.returncode == 1 and "is in use" in said.stderr and "'umount -f'" in said.stderr
+    tools.ddpfs("umount", m.path)
+    assert not os.path.ismount(m.path)
 
 
 def test_a_dead_servers_socket_is_removed(mount, pack, tree):

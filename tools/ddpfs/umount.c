@@ -104,12 +104,11 @@ static int busy(const char *target, const char *besides, struct base_err *err, b
 
 /* Without the server: it is dead, or it does not answer this user. */
 
-static int unmount_by_hand(const char *target, bool lazy, struct base_err *err, bool *ret_found)
+static int unmount_by_hand(const char *target, bool lazy, const char *besides, struct base_err *err, bool *ret_found)
 {
 	int r = mounts_remove(target, lazy);
 	if (r == -EBUSY)
-		return busy(target, "; if they hang because its server was killed, 'umount -f' ends their reads", err,
-		        ret_found);
+		return busy(target, besides, err, ret_found);
 	if (r < 0)
 		return base_err_set(err, r, "cannot unmount '%s': %s", target, strerror(-r));
 	return 0;
@@ -161,7 +160,8 @@ static int unmount(const struct arguments *a, struct base_err *err, bool *ret_fo
 		return base_err_set(
 		        err, -EINVAL, "'%s' is a mount of type %s, not of ddpfs: use umount", path, entry.type);
 	if (here && !entry.whole)
-		return unmount_by_hand(path, a->lazy, err, ret_found);
+		return unmount_by_hand(path, a->lazy, "", err, ret_found);
+	const char *besides = "";
 	r = ask_find(by_pid ? a->target : path, err, &peer);
 	if (r == 0) {
 		r = here || by_pid ? 0 : check_rank(&peer, path, err);
@@ -172,11 +172,13 @@ static int unmount(const struct arguments *a, struct base_err *err, bool *ret_fo
 			return r;
 	} else if (!here) {
 		return r;
+	} else {
+		besides = "; if they hang because its server was killed, 'umount -f' ends their reads";
 	}
 	/* The server may have died after the unmount, before its answer. */
 	if (mounts_find(path, &entry) == -ENOENT)
 		return 0;
-	return unmount_by_hand(path, a->lazy, err, ret_found);
+	return unmount_by_hand(path, a->lazy, besides, err, ret_found);
 }
 
 /* A server that was just killed holds files of its own mount open until it has ended.  Until then the mount is busy,
