@@ -38,11 +38,10 @@ enum {
 	THROTTLED_SHARE = 5,    /* a fifth of answers 429 and 503: the store is asked too much */
 	READ_TRANSFERS_MAX = 4, /* of one read, at the same time */
 	HEDGE_EVERY = 30,       /* reads for one second transfer: 3% */
-	/* Bytes that may come twice by second transfers, because on a full link all are slow: a part of what comes, and
-	 * what was saved of it. */
-	HEDGE_WASTE_PART = 20,
-	HEDGE_WASTE_FIRST = 1 << 20,
-	HEDGE_WASTE_MAX = 16 << 20,
+	/* On a full link all transfers are slow, and the bytes of second ones come twice.  So these have a budget. */
+	HEDGE_BUDGET_PART = 20,       /* of 20 new bytes it gets one */
+	HEDGE_BUDGET_FIRST = 1 << 20, /* bytes, at first */
+	HEDGE_BUDGET_MAX = 16 << 20,  /* bytes that it has, or owes, at most */
 };
 
 #define PAUSE_MIN_NS (50 * MS)
@@ -99,7 +98,7 @@ struct remote_client {
 	struct remote_read *ready, **ready_tail; /* reads that wait for a transfer */
 	struct remote_read *paused;              /* reads that wait for their next try */
 	unsigned hedge_credits, hedge_reads;
-	int64_t hedge_waste; /* bytes that may still come twice; negative: more came */
+	int64_t hedge_budget; /* bytes that may come twice; negative: more came */
 	struct remote_latency latency;
 	uint64_t random;      /* of the jitter: xorshift64* */
 	uint64_t answered_ns; /* when a transfer last got an answer that was not a refusal */
@@ -326,9 +325,9 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
 		t->hedge = false;
 	}
 	t->pos = end;
-	c->hedge_waste += (int64_t)(used / HEDGE_WASTE_PART) - (int64_t)(len - used);
-	if (c->hedge_waste > HEDGE_WASTE_MAX || c->hedge_waste < -HEDGE_WASTE_MAX)
-		c->hedge_waste = c->hedge_waste > 0 ? HEDGE_WASTE_MAX : -HEDGE_WASTE_MAX;
+	c->hedge_budget += (int64_t)(used / HEDGE_BUDGET_PART) - (int64_t)(len - used);
+	if (c->hedge_budget > HEDGE_BUDGET_MAX || c->hedge_budget < -HEDGE_BUDGET_MAX)
+		c->hedge_budget = c->hedge_budget > 0 ? HEDGE_BUDGET_MAX : -HEDGE_BUDGET_MAX;
 	lock_for_scope(&c->lock);
 	c->stats.bytes += len;
 	c->stats.body_ns += body_ns;
@@ -657,7 +656,7 @@ static uint64_t look_at_slow(struct remote_client *c, uint64_t now)
 		live -= live < read->live_ns ? live : read->live_ns;
 		uint64_t least = c->n_running > 1 && live < hedge_ns ? HEDGE_SILENT * hedge_ns : hedge_ns;
 		bool may = read->transfers < READ_TRANSFERS_MAX && c->hedge_credits;
-		if (may && quiet >= least && stake <= c->hedge_waste && start_transfer(c, read) == 0) {
+		if (may && quiet >= least && stake <= c->hedge_budget && start_transfer(c, read) == 0) {
 			struct transfer *second = TAILQ_LAST(&c->running, transfer_list);
 			second->hedge = true;
 			second->at_stake = read->len - read->high;
@@ -953,7 +952,7 @@ int remote_client_new(struct remote_store *store, uint64_t timeout_ns, struct re
 	c->limit = REMOTE_TRANSFERS_MAX;
 	c->random = base_now_ns() | 1;
 	c->hedge_credits = HEDGE_CREDITS_MAX / 2;
-	c->hedge_waste = HEDGE_WASTE_FIRST;
+	c->hedge_budget = HEDGE_BUDGET_FIRST;
 	TAILQ_INIT(&c->idle);
 	TAILQ_INIT(&c->running);
 	for (size_t i = 0; i < REMOTE_TRANSFERS_MAX; i++) {
