@@ -588,6 +588,8 @@ void prefetch_schedule_event_soon(struct prefetch *p, const struct prefetch_even
  * Engine thread.
  * Returns 0, an error of cache_ledger_fetch, -EFBIG (too large to be read ahead), -ENOMEM or an error of the index. */
 int prefetch_fetch(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, uint32_t sample);
+/* Returns whether a fetch of the sample may take neighbours, too: it is small, and its files lie side by side. */
+bool prefetch_fetch_merges(const struct prefetch *p, uint32_t sample);
 /* Tries the parked reads again.  Returns true when none is left. */
 bool prefetch_fetch_parked(struct prefetch *p);
 

@@ -33,12 +33,30 @@ static bool take_file(struct walk *w, uint32_t file)
 	return true;
 }
 
+/* Sorts files by their places.  They are few, and most are in order. */
+static void sort_by_place(const struct shard_index *index, uint32_t *files, uint32_t n)
+{
+	uint64_t offsets[SHARD_SAMPLE_FILES_MAX];
+	for (uint32_t i = 0; i < n; i++) {
+		struct shard_place place = { 0 };
+		uint32_t file = files[i], at = i;
+		shard_index_place(index, file, &place); /* take_file looks at errors */
+		for (; at > 0 && offsets[at - 1] > place.offset; at--) {
+			offsets[at] = offsets[at - 1];
+			files[at] = files[at - 1];
+		}
+		offsets[at] = place.offset;
+		files[at] = file;
+	}
+}
+
 /* Takes the files of a sample.  Returns false: the walk ends. */
 static bool take_sample(struct walk *w, uint32_t sample)
 {
 	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 0;
 	if (shard_index_sample_files(w->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n) < 0)
 		return false;
+	sort_by_place(w->index, files, n);
 	for (uint32_t i = 0; i < n; i++)
 		if (!take_file(w, files[i]))
 			return false;

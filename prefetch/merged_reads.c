@@ -9,7 +9,8 @@
  *
  * For small samples, requests cost a device more than bytes.  So a fetch also takes samples that lie beside them
  * and are used within the window.  Samples of PREFETCH_SMALL_BYTES bytes and more are read alone.  They reach the
- * bandwidth of the device, and samples far ahead in the order would delay the next ones.
+ * bandwidth of the device, and samples far ahead in the order would delay the next ones.  A sample of several files
+ * is read alone, too, if these do not lie side by side.
  *
  * From a store, one read takes a whole chunk of order=chunk.  Gaps inside a read may have as many bytes as a request
  * costs (request_cost.h), or a sixty-fourth of the read.  The fetch starts when there is room for all of the read,
@@ -141,8 +142,16 @@ static int by_place(const void *a, const void *b)
 	return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* The same of a sample of several files.  They must lie side by side, as in a WebDataset. */
-static bool small_place_of_files(struct prefetch *p, uint32_t sample, uint32_t *shard, uint64_t *offset, uint64_t *end)
+/* Where a small sample lies. */
+struct place {
+	uint32_t shard;
+	uint64_t offset, end; /* from its first byte to its last, with what lies between its files */
+	uint32_t blocks;      /* one for each file */
+};
+
+/* Gives the place of a sample of several files, as a WebDataset has.  Returns false for others: large ones, and those
+ * whose files lie in several shards or far apart. */
+static bool small_place_of_files(const struct prefetch *p, uint32_t sample, struct place *ret)
 {
 	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 0;
 	uint64_t bytes = 0;
@@ -150,31 +159,36 @@ static bool small_place_of_files(struct prefetch *p, uint32_t sample, uint32_t *
 		return false;
 	for (uint32_t i = 0; i < n; i++) {
 		struct shard_place f;
-		if (shard_index_place(p->options.index, files[i], &f) < 0 || f.length >= PREFETCH_SMALL_BYTES ||
-		        (i > 0 && f.shard != *shard))
+		if (shard_index_place(p->options.index, files[i], &f) < 0 || (i > 0 && f.shard != ret->shard))
 			return false;
-		*shard = f.shard;
-		*offset = i == 0 || f.offset < *offset ? f.offset : *offset;
-		*end = i == 0 || f.offset + f.length > *end ? f.offset + f.length : *end;
+		uint64_t end = f.offset + f.length;
+		ret->shard = f.shard;
+		ret->offset = i == 0 || f.offset < ret->offset ? f.offset : ret->offset;
+		ret->end = i == 0 || end > ret->end ? end : ret->end;
 		bytes += f.length;
 	}
-	return *end - *offset < PREFETCH_SMALL_BYTES && *end - *offset - bytes <= (uint64_t)(n - 1) * GAP_BYTES;
+	ret->blocks = n;
+	return bytes < PREFETCH_SMALL_BYTES && ret->end - ret->offset <= bytes + (uint64_t)(n - 1) * GAP_BYTES;
 }
 
 /* Gives the place of a small sample.  Returns false for other samples. */
-static bool small_place(struct prefetch *p, uint32_t sample, uint32_t *shard, uint64_t *offset, uint64_t *end)
+static bool small_place(const struct prefetch *p, uint32_t sample, struct place *ret)
 {
 	uint32_t file;
 	struct shard_place f;
 	if (shard_index_info(p->options.index)->grouped)
-		return small_place_of_files(p, sample, shard, offset, end);
+		return small_place_of_files(p, sample, ret);
 	if (shard_index_sample_first(p->options.index, sample, &file) < 0 ||
 	        shard_index_place(p->options.index, file, &f) < 0 || f.length >= PREFETCH_SMALL_BYTES)
 		return false;
-	*shard = f.shard;
-	*offset = f.offset;
-	*end = f.offset + f.length;
+	*ret = (struct place){ .shard = f.shard, .offset = f.offset, .end = f.offset + f.length, .blocks = 1 };
 	return true;
+}
+
+bool prefetch_fetch_merges(const struct prefetch *p, uint32_t sample)
+{
+	struct place place;
+	return small_place(p, sample, &place);
 }
 
 /* Returns whether a fetch can take all blocks of another small sample. */
@@ -237,21 +251,19 @@ static void take_neighbours(struct prefetch *p, struct prefetch_stream *stream, 
 	slot += up ? 1 : UINT32_MAX; /* below slot 0 it is UINT32_MAX, which no sample has */
 	bool wanted = neighbour(p, stream, slot, reach->limit, &next);
 	for (unsigned i = 0; i < reach->neighbours && wanted; i++) {
-		uint32_t its_shard;
-		uint64_t its_start, its_end;
+		struct place its;
 		this = next;
 		slot += up ? 1 : UINT32_MAX;
 		wanted = neighbour(p, stream, slot, reach->limit, &next);
-		if (!has_room(p, fetch) || !small_place(p, this.sample, &its_shard, &its_start, &its_end) ||
-		        its_shard != shard)
+		if (!has_room(p, fetch) || !small_place(p, this.sample, &its) || its.shard != shard)
 			return;
-		if (up ? its_start < *end || its_start - *end > reach->gap_bytes || its_end - *start > reach->bytes
-		       : its_end > *start || *start - its_end > reach->gap_bytes || *end - its_start > reach->bytes)
+		if (up ? its.offset < *end || its.offset - *end > reach->gap_bytes || its.end - *start > reach->bytes
+		       : its.end > *start || *start - its.end > reach->gap_bytes || *end - its.offset > reach->bytes)
 			return;
 		if (take(p, stream, this.seq, this.sample, fetch) < 0)
 			return;
-		*start = its_start < *start ? its_start : *start;
-		*end = its_end > *end ? its_end : *end;
+		*start = its.offset < *start ? its.offset : *start;
+		*end = its.end > *end ? its.end : *end;
 	}
 }
 
@@ -261,28 +273,33 @@ struct plan {
 	uint64_t start, end; /* bytes of the shard */
 	uint64_t gaps;       /* bytes of it that nobody wants, or that are in memory */
 	uint32_t n;          /* neighbours */
-	uint64_t cost;       /* bytes of theirs, as the ledger counts */
+	uint32_t blocks;     /* of them, and of the sample */
+	uint64_t cost;       /* bytes of the neighbours, as the ledger counts */
 };
 
 /* Adds a neighbour to a plan.  Returns false if it does not fit. */
 static bool plan_one(struct prefetch *p, struct prefetch_stream *stream, const struct prefetch_neighbour *this,
         const struct reach *reach, struct plan *plan)
 {
-	uint32_t shard, sample;
-	uint64_t start, end, cost;
-	if (!small_place(p, this->sample, &shard, &start, &end) || shard != plan->shard ||
+	uint32_t sample;
+	uint64_t cost;
+	struct place its;
+	if (!small_place(p, this->sample, &its) || its.shard != plan->shard ||
+	        plan->blocks + its.blocks > PREFETCH_WANTS_MAX - SHARD_SAMPLE_FILES_MAX ||
 	        cache_ledger_turn(p->ledger, &stream->tl, this->seq, &sample, &cost) < 0 || sample != this->sample)
 		return false;
-	bool up = start >= plan->end;
-	if (!up && end > plan->start)
+	bool up = its.offset >= plan->end;
+	if (!up && its.end > plan->start)
 		return false;
-	uint64_t gap = up ? start - plan->end : plan->start - end, gaps = plan->gaps + (gap > GAP_BYTES ? gap : 0);
-	uint64_t bytes = up ? end - plan->start : plan->end - start;
+	uint64_t gap = up ? its.offset - plan->end : plan->start - its.end;
+	uint64_t gaps = plan->gaps + (gap > GAP_BYTES ? gap : 0);
+	uint64_t bytes = up ? its.end - plan->start : plan->end - its.offset;
 	if (bytes > reach->bytes ||
 	        gaps > (reach->gap_bytes > bytes / GAPS_PART ? reach->gap_bytes : bytes / GAPS_PART))
 		return false;
-	plan->start = up ? plan->start : start;
-	plan->end = up ? end : plan->end;
+	plan->start = up ? plan->start : its.offset;
+	plan->end = up ? its.end : plan->end;
+	plan->blocks += its.blocks;
 	plan->gaps = gaps;
 	plan->cost += cost;
 	p->schedule.neighbours[plan->n++] = *this;
@@ -477,8 +494,11 @@ static void publish(struct prefetch *p, struct fetch *fetch, bool warm_up)
 /* Returns whether neighbours of a sample may be read with it.  *ret_slot: where it lies in storage. */
 static bool has_neighbours(struct prefetch *p, uint32_t sample, struct plan *plan, uint32_t *ret_slot)
 {
-	return small_place(p, sample, &plan->shard, &plan->start, &plan->end) &&
-	       shard_index_sample_slot(p->options.index, sample, ret_slot) == 0;
+	struct place own;
+	if (!small_place(p, sample, &own) || shard_index_sample_slot(p->options.index, sample, ret_slot) < 0)
+		return false;
+	*plan = (struct plan){ .shard = own.shard, .start = own.offset, .end = own.end, .blocks = own.blocks };
+	return true;
 }
 
 /* Plans a read of a store, and makes room for it.  Returns 0, or -EAGAIN: the room or a neighbour's is not free yet. */

@@ -634,8 +634,11 @@ bool prefetch_schedule_pool(
 		*ret = s->pool;
 		return true;
 	}
+	uint32_t sample;
 	if (shard_epoch_pool(ep->epoch, s->tl.rank, turn, &first, &end) < 0)
 		return false;
+	if (info->grouped && (cache_timeline_sample(&s->tl, seq, &sample) < 0 || !prefetch_fetch_merges(p, sample)))
+		return false; /* its files lie apart, and probably those of the others, too */
 	*ret = s->pool = (struct prefetch_pool){ .first = ep->first + first, .end = ep->first + end };
 	s->pool_epoch = ep->number;
 	s->pool_base = ep->first;

@@ -2,7 +2,10 @@
 """Source trees for tests: the smallest ones that still have every property the tests look at."""
 
 import hashlib
+import io
 import os
+import random
+import tarfile
 from pathlib import Path
 
 
@@ -49,3 +52,20 @@ def write_tables(root):
         pyarrow.parquet.write_table(table, root / f"parts/{k}.parquet")
     (root / "labels.csv").write_text("name,label\na,1\nb,2\n")
     return root
+
+
+def write_webdataset(root, samples, size, suffixes=("jpg", "cls")):
+    """Writes two tars: each sample is a picture of `size` bytes and a label, side by side in the order of `suffixes`.
+    Returns the files."""
+    numbers, files = random.Random(1), {}
+    root.mkdir()
+    for shard in range(2):
+        with tarfile.open(root / f"shard-{shard:06d}.tar", "w") as tar:
+            for i in range(samples // 2):
+                data = {"jpg": numbers.randbytes(size), "cls": b"%d" % (i % 10)}
+                for suffix in suffixes:
+                    entry = tarfile.TarInfo(f"{shard}_{i:05d}.{suffix}")
+                    entry.size = len(data[suffix])
+                    tar.addfile(entry, io.BytesIO(data[suffix]))
+                    files[entry.name] = data[suffix]
+    return files
