@@ -7,15 +7,18 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "fs/budget.h"
 #include "fs/job_queue.h"
 #include "fs/listing_ahead.h"
 #include "fs/log_queue.h"
 #include "fs/lookup_readahead.h"
 #include "fs/read_latency.h"
+#include "fs/sink.h"
 #include "fs/watch.h"
 
 static struct fake_server *make(struct shard_index *index, const struct fs_options *options, int inotify_fd)
@@ -99,4 +102,31 @@ void fake_server_free(struct fake_server *fake)
 	pthread_mutex_destroy(&server->epochs_lock);
 	fs_common_files_done(&server->common);
 	free(fake);
+}
+
+void fake_server_add_engine(struct fake_server *fake, const char *mountpoint)
+{
+	struct base_err err = { 0 };
+	struct stat st;
+	struct fs_server *server = &fake->server;
+	assert_int_equal(stat(mountpoint, &st), 0);
+	server->options.mountpoint = mountpoint;
+	server->options.memory_bytes = 512 << 20;
+	server->dev = st.st_dev;
+	assert_int_equal(fs_budget_new(server, &server->budget), 0);
+	assert_int_equal(fs_sink_new(server, &server->sink), 0);
+	const struct prefetch_options options = {
+		.index = server->index, .memory_bytes = server->options.memory_bytes, .sink = fs_sink_base(server->sink)
+	};
+	if (prefetch_new(&options, &err, &server->prefetch) < 0)
+		fail_msg("%s", err.text);
+}
+
+void fake_server_end_engine(struct fake_server *fake)
+{
+	struct fs_server *server = &fake->server;
+	fs_sink_stop(server->sink);
+	prefetch_free(server->prefetch);
+	fs_sink_free(server->sink);
+	fs_budget_free(server->budget);
 }

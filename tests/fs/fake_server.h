@@ -24,4 +24,10 @@ struct fake_server *fake_server_new_ranks(
         struct shard_index *index, enum fs_layout layout, uint32_t first, uint32_t n, uint32_t world);
 void fake_server_free(struct fake_server *fake);
 
+/* Adds what reads ahead: budget, sink and engine, for `memory=512M`. @mountpoint: a directory; not copied. Then the
+ * test calls fs_sink_start. */
+void fake_server_add_engine(struct fake_server *fake, const char *mountpoint);
+/* Ends these. Call it before fake_server_free. */
+void fake_server_end_engine(struct fake_server *fake);
+
 #endif

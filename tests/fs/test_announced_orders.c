@@ -6,13 +6,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "fs/announced_orders.h"
-#include "fs/budget.h"
 #include "fs/sink.h"
 #include "shard/base/clock.h"
 #include "tests/fs/fake_kernel.h"
@@ -55,22 +53,10 @@ static void wake(void *arg)
 
 static int start(void **state)
 {
-	struct base_err err = { 0 };
-	struct stat st;
 	(void)state;
 	fake = fake_server_new(data.index, FS_LAYOUT_TREE, -1);
 	struct fs_server *server = &fake->server;
-	assert_int_equal(stat(mountpoint, &st), 0);
-	server->options.mountpoint = mountpoint;
-	server->options.memory_bytes = 512 << 20;
-	server->dev = st.st_dev;
-	assert_int_equal(fs_budget_new(server, &server->budget), 0);
-	assert_int_equal(fs_sink_new(server, &server->sink), 0);
-	const struct prefetch_options options = {
-		.index = data.index, .memory_bytes = 512 << 20, .sink = fs_sink_base(server->sink)
-	};
-	if (prefetch_new(&options, &err, &server->prefetch) < 0)
-		fail_msg("%s", err.text);
+	fake_server_add_engine(fake, mountpoint);
 	assert_int_equal(fs_sink_start(server->sink), 0);
 	assert_int_equal(fs_announced_orders_new(server, server->views[0], wake, NULL, &orders), 0);
 	return 0;
@@ -78,14 +64,10 @@ static int start(void **state)
 
 static int stop(void **state)
 {
-	struct fs_server *server = &fake->server;
 	(void)state;
 	fs_announced_orders_end(orders);
 	fs_announced_orders_free(orders);
-	fs_sink_stop(server->sink);
-	prefetch_free(server->prefetch);
-	fs_sink_free(server->sink);
-	fs_budget_free(server->budget);
+	fake_server_end_engine(fake);
 	fake_server_free(fake);
 	return 0;
 }

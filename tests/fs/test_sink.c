@@ -10,12 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-#include "fs/budget.h"
 #include "fs/sink.h"
 #include "shard/base/cleanup.h"
 #include "tests/fs/fake_kernel.h"
@@ -68,21 +66,8 @@ static int take_inval(void *arg, uint64_t ino, off_t offset, off_t len)
 
 static struct fake_server *start_server(struct fake_server *fake)
 {
-	struct base_err err = { 0 };
-	struct stat st;
-	struct fs_server *server = &fake->server;
 	told = (struct told){ .lock = PTHREAD_MUTEX_INITIALIZER };
-	assert_int_equal(stat(mountpoint, &st), 0);
-	server->options.mountpoint = mountpoint;
-	server->options.memory_bytes = 512 << 20;
-	server->dev = st.st_dev;
-	assert_int_equal(fs_budget_new(server, &server->budget), 0);
-	assert_int_equal(fs_sink_new(server, &server->sink), 0);
-	const struct prefetch_options options = {
-		.index = data.index, .memory_bytes = 512 << 20, .sink = fs_sink_base(server->sink)
-	};
-	if (prefetch_new(&options, &err, &server->prefetch) < 0)
-		fail_msg("%s", err.text);
+	fake_server_add_engine(fake, mountpoint);
 	return fake;
 }
 
@@ -93,11 +78,7 @@ static struct fake_server *start(enum fs_layout layout)
 
 static void stop(struct fake_server *fake)
 {
-	struct fs_server *server = &fake->server;
-	fs_sink_stop(server->sink);
-	prefetch_free(server->prefetch);
-	fs_sink_free(server->sink);
-	fs_budget_free(server->budget);
+	fake_server_end_engine(fake);
 	assert_int_equal(told.wrong, 0);
 	fake_server_free(fake);
 }
