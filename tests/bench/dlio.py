@@ -197,8 +197,9 @@ def main():
               f"{f'delay: ddpfs, and each read {a.delay_us / 1000:g} ms later{chr(10)}' if a.delay_us else ''}"
               f"{'':6} {'accelerators':>12} {'AU':>8} {'samples/s':>10} {'CPU s':>8} {'device MB':>10}")
         for name in ("ext4", "ddpfs") + (("delay",) if a.delay_us else ()):
-            most[name], au[name] = a.least - 1, {}
-            for ranks in range(a.least, a.most + 1):
+            first = a.least if name == "ext4" else min(a.least, max(most["ext4"], 1))  # ext4's number is tried, too
+            most[name], au[name] = first - 1, {}
+            for ranks in range(first, a.most + 1):
                 if name == "ext4":
                     au[name][ranks] = train(a, cg, bin_dir, name, data, place, ranks)
                 else:
