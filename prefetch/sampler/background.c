@@ -67,31 +67,86 @@ void prefetch_background_done(struct prefetch_recognise *r)
 	if (b->seeds)
 		prefetch_seeds_done(b->seeds);
 	free(b->seeds);
+	free(b->more);
 }
 
-int prefetch_background_begin(struct prefetch_recognise *r)
+static int make_room(struct background *b)
+{
+	if (!b->more)
+		b->more = calloc(TRACED_MAX, sizeof(*b->more));
+	if (!b->more)
+		return -ENOMEM;
+	if (b->seeds)
+		return 0;
+	struct seeds *seeds = calloc(1, sizeof(*seeds));
+	int rc = seeds ? prefetch_seeds_init(seeds) : -ENOMEM;
+	if (rc < 0) {
+		if (seeds)
+			prefetch_seeds_done(seeds);
+		free(seeds);
+		return rc;
+	}
+	b->seeds = seeds;
+	return 0;
+}
+
+/* Begins a run over these targets and over `more`, of which those that come last wait for a run without targets. */
+static void start(struct prefetch_recognise *r, const struct target *targets, uint32_t n_targets)
 {
 	struct background *b = &r->background;
-	const struct seeds *likely = &r->likely.seeds;
-	if (atomic_load(&b->state) != BACKGROUND_IDLE)
-		return 0;
-	if (!b->seeds) {
-		struct seeds *seeds = calloc(1, sizeof(*seeds));
-		int rc = seeds ? prefetch_seeds_init(seeds) : -ENOMEM;
-		if (rc < 0) {
-			if (seeds)
-				prefetch_seeds_done(seeds);
-			free(seeds);
-			return rc;
+	uint32_t left = 0;
+	prefetch_seeds_begin(r, SEEDS_FAR, targets, n_targets, &b->place, b->seeds);
+	for (uint32_t i = 0; i < b->n_more; i++) {
+		if (n_targets > 0 && b->more[i].last) {
+			b->more[left++] = b->more[i];
+			continue;
 		}
-		b->seeds = seeds;
+		prefetch_seeds_add_traced(b->seeds, &b->more[i], 1);
+		if (b->n_traced < TRACED_MAX)
+			b->traced[b->n_traced++] = b->more[i].list;
 	}
-	prefetch_seeds_begin(r, SEEDS_FAR, likely->targets, likely->n_targets, &b->place, b->seeds);
+	b->n_more = left;
+	b->anew = false;
 	b->place = (struct seeds_place){ 0 };
 	atomic_store(&b->given_up, false);
 	atomic_store(&b->state, BACKGROUND_BUSY);
 	if (b->has_thread)
 		sem_post(&b->work);
+}
+
+static bool was_traced(const struct background *b, const struct prefetch_list *list)
+{
+	for (uint32_t i = 0; i < b->n_traced; i++) {
+		if (b->traced[i] == list)
+			return true;
+	}
+	return false;
+}
+
+int prefetch_background_begin(struct prefetch_recognise *r, bool whole)
+{
+	struct background *b = &r->background;
+	const struct seeds *likely = &r->likely.seeds;
+	bool busy = atomic_load(&b->state) != BACKGROUND_IDLE;
+	/* The targets of a run that was given up before are of an older ring. */
+	bool goes_on = busy && (b->anew || !atomic_load(&b->given_up));
+	int rc = make_room(b);
+	if (rc < 0)
+		return rc;
+	if (whole && !busy)
+		b->n_traced = 0;
+	b->n_more = 0;
+	for (uint32_t i = likely->n_targets; i < likely->n_traced; i++) {
+		if (was_traced(b, likely->targets[i].list))
+			continue;
+		b->anew |= goes_on && !likely->targets[i].last;
+		b->more[b->n_more++] = likely->targets[i];
+	}
+	if (b->anew)
+		atomic_store(&b->given_up, true);
+	if (busy || (!whole && b->n_more == 0))
+		return 0;
+	start(r, likely->targets, whole ? likely->n_targets : 0);
 	return 0;
 }
 
@@ -117,12 +172,16 @@ int prefetch_background_step(struct prefetch_recognise *r)
 	}
 	if (state == BACKGROUND_IDLE || state == BACKGROUND_BUSY)
 		return 0;
-	bool wanted = !atomic_load(&b->given_up);
-	if (!wanted)
+	bool wanted = !atomic_load(&b->given_up) || b->anew;
+	if (!wanted || b->anew) /* begins there next time */
 		b->place = prefetch_seeds_place(b->seeds);
 	atomic_store(&b->state, BACKGROUND_IDLE);
-	if (state != BACKGROUND_FOUND || !wanted)
+	if (state != BACKGROUND_FOUND || !wanted) {
+		/* Whole lists in vain: those of parts that came last are next. */
+		if (b->anew || b->n_more > 0)
+			start(r, b->seeds->targets, b->anew ? b->seeds->n_targets : 0);
 		return 1;
+	}
 	int rc = prefetch_search_accept(r, &b->seeds->match);
 	return rc < 0 ? rc : 1;
 }
@@ -137,6 +196,8 @@ void prefetch_background_grant(struct prefetch_recognise *r, int64_t ns)
 void prefetch_background_give_up(struct prefetch_recognise *r)
 {
 	struct background *b = &r->background;
+	b->n_more = b->n_traced = 0;
+	b->anew = false;
 	if (atomic_load(&b->state) == BACKGROUND_IDLE)
 		return;
 	atomic_store(&b->given_up, true);

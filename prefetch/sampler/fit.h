@@ -17,12 +17,12 @@
  *
  * The search takes the best of many parts and windows over many permutations, so a union bound has to hold:
  *
- *      permutations   2.2e6 seeds and offsets x 32 lists     ln < 18.1
+ *      permutations   2.2e6 seeds and offsets x 44 lists     ln < 18.4
  *      parts          sum of divisor sums, worlds to 1024    ln < 13.7  (half of it is charged by world, see the .c)
  *      windows        6 by quantile, of any start (n < 2^32) ln < 24.0  (a start is charged only where it is free)
  *      looks          8 a ring                               ln <  2.1
  *
- * PREFETCH_FIT_SURE is 58 nats.  Less 18.1 + 13.7 + 1.8 + 2.1 it leaves exp(-22) = 2e-10: the probability that one
+ * PREFETCH_FIT_SURE is 58 nats.  Less 18.4 + 13.7 + 1.8 + 2.1 it leaves exp(-22) = 3e-10: the probability that one
  * ring is taken for something else.  If the window may start anywhere, ln n is first subtracted from the score.
  * 96 opens of one rank score 96 ln(n / 96) at best: 440 at 10,000 files, 690 at 128,000.
  *

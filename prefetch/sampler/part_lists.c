@@ -266,6 +266,7 @@ int prefetch_part_lists_of_ranks(struct prefetch_recognise *r, const struct targ
 		return 0;
 	if (same_parts(whole, &parts))
 		return add_rank(r, whole, &parts, rank_with_most(whole, &parts), ret_lists);
+	ret_lists->unsure = true;
 	for (uint32_t world = 2; world <= HOST_RANKS && r->search.n_ring >= HOST_LOOK; world *= 2) {
 		for (unsigned k = 0; k < (whole->n % world ? 2 : 1) && rc == 0; k++) {
 			parts = (struct parts){ .n = whole->n, .world = world, .kind = KINDS[k] };

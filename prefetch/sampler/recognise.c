@@ -469,7 +469,7 @@ static int step_likely(struct prefetch_recognise *r)
 	if (l->far && l->buffer.list)
 		return prefetch_shuffle_buffer_accept(r, &l->buffer);
 	r->in_vain |= l->far;
-	rc = l->far ? prefetch_background_begin(r) : 0;
+	rc = l->middle ? 0 : prefetch_background_begin(r, l->far);
 	next_likely(r);
 	return rc < 0 ? rc : 1;
 }
@@ -631,6 +631,8 @@ uint64_t prefetch_recognise_bytes(const struct prefetch_recognise *r)
 	uint64_t bytes = sizeof(*r) + (uint64_t)r->n_files / 8 +
 	                 benches * (TARGETS_MAX * sizeof(struct target) +
 	                                   FAR_OUTPUTS * (sizeof(uint32_t) + 2 * sizeof(uint64_t)));
+	if (r->background.more)
+		bytes += TRACED_MAX * sizeof(struct target);
 	if (r->filters_begun)
 		bytes += (uint64_t)r->n_files / 8 * PREFETCH_FILTER_KINDS;
 	for (unsigned i = 0; i < r->n_lists; i++)

@@ -136,6 +136,7 @@ struct target {
 	struct prefetch_list *list; /* NULL for OWN */
 	uint32_t n, n_seen;         /* files of the list; entries of `indices` */
 	uint32_t threshold;         /* a hypothesis of the current family passes the filter with so many hits */
+	bool last;                  /* all seeds are tried on it after they were tried on all other lists in vain */
 	uint32_t indices[RING];     /* of the ring's files in this list, in the order of the opens */
 	uint32_t entries[RING * 4]; /* hash table, open addressing: index + 1; 0: empty */
 	uint16_t numbers[RING * 4]; /* the entry's place in `indices` */
@@ -288,6 +289,13 @@ struct background {
 	pthread_t thread;
 	sem_t work;               /* wakes the thread */
 	struct seeds_place place; /* where the next run begins: the last one was given up there */
+	/* Lists for shuffles only that the run lacks.  anew: it is given up, and begins anew with them; else they are
+	 * tried when it has ended in vain. */
+	struct target *more; /* room for TRACED_MAX; NULL: not made yet */
+	uint32_t n_more;
+	bool anew;
+	const struct prefetch_list *traced[TRACED_MAX]; /* those that were tried in this pass, or are being tried */
+	uint32_t n_traced;
 };
 
 /* Tries all 2^32 seeds (unseeded.c), on a copy of the ring. */
@@ -456,9 +464,10 @@ bool prefetch_seeds_verify_shuffle(struct prefetch_trace *trace, struct prefetch
 int prefetch_background_init(struct prefetch_recognise *r);
 void prefetch_background_done(struct prefetch_recognise *r);
 
-/* Begins to try all seeds on the targets of the likely seeds, which were tried in vain.  Does nothing if it is busy.
+/* The likely seeds were tried in vain: begins to try all seeds on their targets.  whole: on all of them, unless it is
+ * busy with those of an earlier look; else only on those that only shuffles try, each list once in a pass.
  * Returns 0 or -ENOMEM. */
-int prefetch_background_begin(struct prefetch_recognise *r);
+int prefetch_background_begin(struct prefetch_recognise *r, bool whole);
 
 /* Takes in what was found.  Without a thread it first tries one slice.  Returns 1: there is more to do here, or
  * something was recognised. */
@@ -522,6 +531,7 @@ int prefetch_part_lists_add(struct prefetch_recognise *r, const struct target *t
 struct rank_lists {
 	struct prefetch_list *lists[HOST_RANKS_TRIED]; /* no references */
 	uint32_t n;
+	bool unsure; /* nothing but the opens' number says that there are such parts */
 };
 /* Adds the lists of single ranks that may be among several readers of a target's list, each with its own part.  Returns
  * 0 or -ENOMEM. */

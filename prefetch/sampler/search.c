@@ -82,6 +82,7 @@ static bool make_target(struct prefetch_recognise *r, struct prefetch_list *list
 	target->list = list;
 	target->n = prefetch_list_size(list);
 	target->n_seen = 0;
+	target->last = false;
 	memset(target->entries, 0, sizeof(target->entries));
 	for (uint32_t i = 0; i < r->search.n_ring; i++) {
 		uint32_t index;
@@ -748,11 +749,14 @@ static bool is_target(const struct search *s, const struct prefetch_list *list)
 	return false;
 }
 
-static void add_traced(struct prefetch_recognise *r, struct prefetch_list *list)
+static void add_traced(struct prefetch_recognise *r, struct prefetch_list *list, bool last)
 {
 	struct search *s = &r->search;
-	if (!is_target(s, list) && s->n_traced < TRACED_MAX)
-		s->n_traced += make_target(r, list, &s->targets[s->n_targets + s->n_traced]);
+	struct target *target = &s->targets[s->n_targets + s->n_traced];
+	if (is_target(s, list) || s->n_traced == TRACED_MAX)
+		return;
+	s->n_traced += make_target(r, list, target);
+	target->last = last;
 }
 
 /* Adds targets for shuffles only, of the first list that has most opens: its parts for several ranks, each shuffled by
@@ -771,9 +775,9 @@ static int add_shuffled(struct prefetch_recognise *r, uint32_t whole)
 	if (rc == 0 && r->in_vain)
 		rc = prefetch_lists_shuffled(r, s->targets[i].list);
 	for (uint32_t k = 0; k < ranks.n; k++)
-		add_traced(r, ranks.lists[k]);
+		add_traced(r, ranks.lists[k], ranks.unsure);
 	for (uint32_t k = 0; k < r->n_shuffled; k++)
-		add_traced(r, r->shuffled[k]);
+		add_traced(r, r->shuffled[k], false);
 	return rc;
 }
 

@@ -684,13 +684,12 @@ static bool try_dali(struct seeds *s, const struct family *family, uint64_t *ste
 }
 
 /* Whether this seed is left out for one rank among several: a short list is shuffled whole for each seed. */
-static bool costs_much(const struct family *family, const struct target *target, uint64_t seed)
+static bool costs_much(const struct prefetch_trace *trace, uint64_t seed)
 {
-	for (unsigned i = 0; i < POPULAR; i++) {
-		if (popular[i] == seed)
-			return false;
-	}
-	return target->n <= PREFETCH_TRACE_SHORT && family->from == 0 && seed >= SHUFFLE_FIRST;
+	bool is_popular = false;
+	for (unsigned i = 0; i < POPULAR; i++)
+		is_popular |= popular[i] == seed;
+	return prefetch_trace_is_short(trace) && seed >= SHUFFLE_FIRST && !is_popular;
 }
 
 /* Whether both lists begin at the same file, and one is a little longer. */
@@ -736,12 +735,12 @@ static bool try_traced(struct seeds *s, const struct family *family, uint64_t *s
 	if (family->sampler >= PREFETCH_SAMPLER_DALI)
 		return try_dali(s, family, steps);
 	for (uint32_t i = 0; i < s->n_traced; i++) {
-		if (i >= s->n_targets && costs_much(family, &s->targets[i], s->at))
+		if (!s->traces[i] || (i >= s->n_targets && costs_much(s->traces[i], s->at)))
 			continue;
-		if (family->again && s->targets[i].n <= PREFETCH_TRACE_SHORT)
+		if (family->again && prefetch_trace_is_short(s->traces[i]))
 			continue; /* it was shuffled whole */
 		s->tried++;
-		if (!s->traces[i] || !prefetch_trace_try(s->traces[i], kind, s->at, family->quick, steps))
+		if (!prefetch_trace_try(s->traces[i], kind, s->at, family->quick, steps))
 			continue;
 		*steps += s->targets[i].n;
 		if (verify_traced(s, i, &source))
@@ -914,9 +913,13 @@ static enum seeds_result next_family(struct seeds *s)
 
 enum seeds_result prefetch_seeds_step(struct seeds *s)
 {
-	if (s->family >= s->n_families || s->n_targets == 0)
+	if (s->family >= s->n_families || s->n_traced == 0)
 		return SEEDS_NONE;
 	const struct family *family = &s->families[s->family];
+	if (!family->traced && s->n_targets == 0) {
+		s->at = family->to;
+		return next_family(s);
+	}
 	bool far = family->outputs > PREFETCH_FILTER_WORDS, found;
 	if (s->at == family->from)
 		begin_family(s);

@@ -282,10 +282,15 @@ static uint32_t steps_of(struct prefetch_trace *t, enum prefetch_shuffle_kind ki
 	return trace(t, kind);
 }
 
+bool prefetch_trace_is_short(const struct prefetch_trace *t)
+{
+	return t->n < PREFETCH_TRACE_SHORT * t->n_opened;
+}
+
 bool prefetch_trace_try(
         struct prefetch_trace *t, enum prefetch_shuffle_kind kind, uint64_t seed, bool quick, uint64_t *steps)
 {
-	if (t->n <= PREFETCH_TRACE_SHORT || kind > PREFETCH_SHUFFLE_PYTHON)
+	if (prefetch_trace_is_short(t) || kind > PREFETCH_SHUFFLE_PYTHON)
 		return true;
 	t->nats = 0;
 	t->wrong_nats = quick ? QUICK_WRONG_NATS : WRONG_NATS;

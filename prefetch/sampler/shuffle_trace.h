@@ -29,7 +29,7 @@ struct prefetch_trace; /* opaque */
 
 enum {
 	PREFETCH_TRACE_OPENED_MAX = 512,
-	PREFETCH_TRACE_SHORT = 4096 /* files: a shorter list is not tested, because a whole shuffle costs as little */
+	PREFETCH_TRACE_SHORT = 16 /* files an open: in a shorter list, gaps of a wrong seed are small, too */
 };
 
 /* Makes a trace for lists of `n` files at most.  It takes about 2 bytes a file.  seeded: outlives the trace; traces of
@@ -41,6 +41,9 @@ uint32_t prefetch_trace_room(const struct prefetch_trace *trace);
 /* Sets the list and the opened files.  cells: distinct, below n, of each opened file; n_opened: 1 ..
  * PREFETCH_TRACE_OPENED_MAX.  n: 2 .. the trace's room. */
 void prefetch_trace_set(struct prefetch_trace *trace, uint32_t n, const uint32_t *cells, uint32_t n_opened);
+
+/* Whether the list is so short that no seed is tested: prefetch_trace_try() returns true for each. */
+bool prefetch_trace_is_short(const struct prefetch_trace *trace);
 
 /* Returns whether this seed can be the right one.  kind: TORCH, NUMPY, NUMPY_RNG or PYTHON (which does for SAMPLE).
  * Adds the steps that it did to *steps. */
