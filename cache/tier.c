@@ -64,7 +64,7 @@ static_assert(HITS_AT + CACHE_TIER_DATASETS_MAX * sizeof(uint64_t) <= DATASETS_A
 #define LOCK_CLAIM ((off_t)1 << 61)                 /* exclusive, + lane of a shard, + offset in it */
 #define LOCK_RANKS (LOCK_CHANGE + ((off_t)1 << 40)) /* shared, + lane of an order, + rank: it has joined */
 #define RANK_LANES (UINT64_C(1) << 16)
-#define RANK_LANE_BYTES (UINT64_C(1) << 20)
+#define RANK_LANE_BYTES ((uint64_t)CACHE_TIER_RANKS_MAX)
 #define CLAIM_LANES (UINT64_C(1) << 20)
 #define CLAIM_LANE_BYTES (UINT64_C(1) << 40)
 
@@ -196,6 +196,13 @@ int cache_tier_join(struct cache_tier *tier, uint64_t order, uint32_t rank)
 	assert(rank < RANK_LANE_BYTES);
 	tier->order = name ? name : 1;
 	return lock_byte(tier->fd, F_RDLCK, rank_lane(tier->order) + rank, false);
+}
+
+void cache_tier_leave(struct cache_tier *tier)
+{
+	if (tier->order)
+		lock_bytes(tier->fd, F_UNLCK, rank_lane(tier->order), RANK_LANE_BYTES, false);
+	tier->order = 0;
 }
 
 /* Sets the bits of the ranks in [first, end) that others hold.  The kernel tells any of their locks, not the lowest. */

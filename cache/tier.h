@@ -60,6 +60,7 @@ enum {
 	CACHE_TIER_PUT_MAX = 128,               /* blocks of one cache_tier_put_all */
 	CACHE_TIER_EPOCH = 8,                   /* units of time of an epoch */
 	CACHE_TIER_FAR = 32 * CACHE_TIER_EPOCH, /* uses that are so far from now are as good as none */
+	CACHE_TIER_RANKS_MAX = 1 << 20,         /* of an order */
 	CACHE_TIER_EPOCHS_MAX = 1 << 27,        /* later epochs have no time */
 };
 
@@ -134,9 +135,12 @@ bool cache_tier_has(struct cache_tier *tier, const struct cache_tier_block *bloc
 
 /* Joins the ranks of this host that use the dataset in one order.  Call it for each rank of this process, for
  * one of them before puts that tell a next use, which is then a time in this order.  order: names the order, the same
- * for all ranks of a job.  rank: below 2^20.
+ * for all ranks of a job.  rank: below
+ * CACHE_TIER_RANKS_MAX.
  * Returns 0 or an error of fcntl(2). */
 int cache_tier_join(struct cache_tier *tier, uint64_t order, uint32_t rank);
+/* Ends what this process has joined.  Until it joins again, no put may tell a next use. */
+void cache_tier_leave(struct cache_tier *tier);
 /* Sets the bits of the ranks below `world` that other processes have joined with. */
 void cache_tier_ranks(struct cache_tier *tier, uint32_t world, uint64_t *ranks);
 

@@ -2,6 +2,7 @@
 /* The next uses of a host; cache/tier_uses.h first. */
 #include "cache/tier_uses.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -20,20 +21,28 @@ enum {
 };
 #define RANKS_NS UINT64_C(5000000000) /* between two looks at the other ranks of the host */
 
+static_assert((int)CACHE_USE_PARTS == (int)CACHE_TIER_EPOCH, "a part of an epoch is a unit of time");
+
 struct cache_tier_uses {
 	struct cache_tier *tier;
-	struct shard_view *view;
-	uint32_t world;
-	uint32_t ahead; /* epochs that are looked at, at most AHEAD */
+	const struct shard_index *index;
+	struct shard_view *view; /* NULL: the order is told */
+	uint32_t ahead;          /* epochs that are looked at, at most AHEAD */
 	bool groups;
 	uint64_t redeal; /* epochs for which groups keep their samples; 0: always */
 
 	pthread_mutex_t lock; /* guards all below */
 	uint64_t latest;      /* epoch */
 	struct shard_epoch *epochs[EPOCHS];
-	uint64_t *ranks; /* a bit for each rank of this host */
-	bool joined;     /* this process has a rank */
-	bool all;        /* all ranks are on this host */
+	struct {
+		uint64_t epoch;
+		struct cache_use_table *table; /* NULL: none is told */
+	} tables[EPOCHS];
+	uint32_t world;
+	uint64_t *ranks;  /* a bit for each rank of this host; NULL: no order is told */
+	uint32_t n_ranks; /* that were here at the latest look */
+	bool joined;      /* this process has a rank */
+	bool all;         /* all ranks are on this host */
 	uint64_t ranks_ns;
 };
 
@@ -41,13 +50,15 @@ struct cache_tier_uses {
  * less. */
 static void look_at_ranks(struct cache_tier_uses *uses)
 {
-	uint64_t now_ns = base_now_ns(), n = 0;
+	uint64_t now_ns = base_now_ns();
+	uint32_t n = 0;
 	if (uses->ranks_ns && now_ns - uses->ranks_ns < RANKS_NS)
 		return;
 	uses->ranks_ns = now_ns;
 	cache_tier_ranks(uses->tier, uses->world, uses->ranks);
 	for (uint32_t i = 0; i < uses->world / 64 + 1; i++)
-		n += (uint64_t)__builtin_popcountll(uses->ranks[i]);
+		n += (uint32_t)__builtin_popcountll(uses->ranks[i]);
+	uses->n_ranks = n;
 	uses->all = n >= uses->world;
 }
 
@@ -62,9 +73,36 @@ static struct shard_epoch *epoch_of(struct cache_tier_uses *uses, uint64_t numbe
 	return shard_view_epoch(uses->view, number, at) == 0 ? *at : NULL;
 }
 
+/* Returns the table of an epoch, or NULL. */
+static const struct cache_use_table *table_of(const struct cache_tier_uses *uses, uint64_t number)
+{
+	return uses->tables[number % EPOCHS].epoch == number ? uses->tables[number % EPOCHS].table : NULL;
+}
+
+static bool told_in(const struct cache_tier_uses *uses, uint64_t number, uint32_t sample, uint32_t *ret_at)
+{
+	const struct cache_use_table *table = table_of(uses, number);
+	uint32_t part = table ? cache_use_table_get(table, sample) : 0;
+	if (part)
+		*ret_at = (uint32_t)(number * CACHE_TIER_EPOCH + part);
+	return part > 0;
+}
+
+/* Tells whether an epoch that is told has a sample, from `epoch` on. */
+static bool is_told(const struct cache_tier_uses *uses, uint64_t epoch, uint32_t sample)
+{
+	uint32_t at;
+	for (uint32_t i = 0; i <= uses->ahead; i++)
+		if (told_in(uses, epoch + i, sample, &at))
+			return true;
+	return false;
+}
+
 /* Finds when this host uses a sample in an epoch, in the unit of cache_tier_block.now.  Returns false: it does not. */
 static bool used_in(struct cache_tier_uses *uses, uint64_t number, uint32_t sample, uint32_t slot, uint32_t *ret_at)
 {
+	if (!uses->view)
+		return told_in(uses, number, sample, ret_at);
 	const struct shard_epoch *epoch = epoch_of(uses, number);
 	uint64_t step;
 	uint32_t rank;
@@ -107,10 +145,9 @@ bool cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cac
 {
 	struct shard_place place;
 	uint32_t slot;
-	const struct shard_index *index = shard_view_index(uses->view);
 	block->now = block->next = 0;
-	if (shard_index_place(index, cache_key_file(block->key), &place) < 0 || place.sample == SHARD_NONE ||
-	        shard_index_sample_slot(index, place.sample, &slot) < 0)
+	if (shard_index_place(uses->index, cache_key_file(block->key), &place) < 0 || place.sample == SHARD_NONE ||
+	        shard_index_sample_slot(uses->index, place.sample, &slot) < 0)
 		return true;
 	lock_for_scope(&uses->lock);
 	if (!uses->joined)
@@ -118,9 +155,12 @@ bool cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cac
 	look_at_ranks(uses);
 	if (epoch == UINT64_MAX)
 		epoch = uses->latest;
-	uses->latest = epoch;
 	if (uses->all || epoch >= CACHE_TIER_EPOCHS_MAX)
 		return true;
+	/* Another reader of the same mount reads what this order does not have, in epochs of its own. */
+	if (!uses->view && !is_told(uses, epoch, place.sample))
+		return true;
+	uses->latest = epoch;
 	uint32_t now = (uint32_t)(epoch * CACHE_TIER_EPOCH + 1);
 	bool used = used_in(uses, epoch, place.sample, slot, &now);
 	block->next = next_use(uses, epoch, place.sample, slot);
@@ -152,6 +192,13 @@ static uint32_t epochs_ahead(const struct cache_tier_fill *fill, const struct sh
 	return n < 3 ? 0 : n - 2 < AHEAD ? (uint32_t)n - 2 : AHEAD;
 }
 
+/* Returns how many epochs ahead there is memory for tables, besides those of the present and the last one. */
+static uint32_t tables_ahead(uint32_t n_samples)
+{
+	uint64_t n = CACHE_TIER_TABLES_BYTES / cache_use_table_bytes(n_samples);
+	return n < 3 ? 0 : n - 2 < AHEAD ? (uint32_t)n - 2 : AHEAD;
+}
+
 int cache_tier_uses_new(struct cache_tier *tier, struct shard_view *view, struct cache_tier_uses **ret_uses)
 {
 	const struct shard_view_options *o = shard_view_options_get(view);
@@ -164,6 +211,7 @@ int cache_tier_uses_new(struct cache_tier *tier, struct shard_view *view, struct
 	if (!uses)
 		return -ENOMEM;
 	*uses = (struct cache_tier_uses){ .tier = tier,
+		.index = shard_view_index(view),
 		.view = view,
 		.world = o->world,
 		.ahead = ahead,
@@ -175,6 +223,26 @@ int cache_tier_uses_new(struct cache_tier *tier, struct shard_view *view, struct
 		cache_tier_uses_free(uses);
 		return -ENOMEM;
 	}
+	*ret_uses = uses;
+	return 0;
+}
+
+int cache_tier_uses_new_told(
+        struct cache_tier *tier, const struct shard_index *index, struct cache_tier_uses **ret_uses)
+{
+	const struct shard_info *info = shard_index_info(index);
+	struct cache_tier_fill fill;
+	int rc = cache_tier_fill_get(tier, &fill);
+	uint32_t ahead = tables_ahead(info->n_samples);
+	if (rc < 0 || fill.room_bytes >= info->content_bytes)
+		return rc < 0 ? rc : -EOPNOTSUPP;
+	if (!ahead)
+		return -E2BIG;
+	struct cache_tier_uses *uses = calloc(1, sizeof(*uses));
+	if (!uses)
+		return -ENOMEM;
+	*uses = (struct cache_tier_uses){ .tier = tier, .index = index, .ahead = ahead };
+	pthread_mutex_init(&uses->lock, NULL);
 	*ret_uses = uses;
 	return 0;
 }
@@ -191,10 +259,98 @@ int cache_tier_uses_add(struct cache_tier_uses *uses, uint32_t rank)
 	return 0;
 }
 
+/* ---- told orders ---- */
+
+/* Forgets what was told.  The caller has the lock. */
+static void forget(struct cache_tier_uses *uses)
+{
+	for (uint32_t i = 0; i < EPOCHS; i++) {
+		free(uses->tables[i].table);
+		uses->tables[i].table = NULL;
+	}
+	if (uses->joined)
+		cache_tier_leave(uses->tier);
+	free(uses->ranks);
+	uses->ranks = NULL;
+	uses->joined = uses->all = false;
+	uses->latest = uses->ranks_ns = 0;
+	uses->n_ranks = 0;
+}
+
+int cache_tier_uses_follow(struct cache_tier_uses *uses, const struct cache_tier_told *told)
+{
+	int rc = 0;
+	lock_for_scope(&uses->lock);
+	forget(uses);
+	if (told->world > CACHE_TIER_RANKS_MAX || told->first > told->world || told->n > told->world - told->first)
+		return -ERANGE;
+	uses->ranks = bits_new(told->world);
+	if (!uses->ranks)
+		return -ENOMEM;
+	uses->world = told->world;
+	uses->joined = true;
+	for (uint32_t i = 0; rc == 0 && i < told->n; i++) {
+		rc = cache_tier_join(uses->tier, told->order, told->first + i);
+		bit_set(uses->ranks, told->first + i);
+	}
+	if (rc < 0)
+		forget(uses);
+	return rc;
+}
+
+uint32_t cache_tier_uses_ranks(struct cache_tier_uses *uses, uint64_t *ret_ranks)
+{
+	lock_for_scope(&uses->lock);
+	if (!uses->joined)
+		return 0;
+	look_at_ranks(uses);
+	memcpy(ret_ranks, uses->ranks, (uses->world + 63) / 64 * sizeof(*ret_ranks));
+	return uses->n_ranks;
+}
+
+void cache_tier_uses_tell(struct cache_tier_uses *uses, uint64_t epoch, struct cache_use_table *table)
+{
+	lock_for_scope(&uses->lock);
+	for (uint32_t i = 0; i < EPOCHS; i++) {
+		uint64_t there = uses->tables[i].epoch;
+		bool kept = i != epoch % EPOCHS && there <= epoch + uses->ahead && epoch <= there + uses->ahead + 1;
+		if (kept)
+			continue;
+		free(uses->tables[i].table);
+		uses->tables[i].table = NULL;
+	}
+	uses->tables[epoch % EPOCHS].epoch = epoch;
+	uses->tables[epoch % EPOCHS].table = table;
+}
+
+uint32_t cache_tier_uses_ahead(const struct cache_tier_uses *uses)
+{
+	return uses->ahead;
+}
+
+uint32_t cache_tier_uses_epochs(struct cache_tier_uses *uses)
+{
+	uint32_t n = 0;
+	lock_for_scope(&uses->lock);
+	if (!uses->joined || uses->all)
+		return 0;
+	for (uint32_t i = 0; i < EPOCHS; i++)
+		n += uses->tables[i].table && uses->tables[i].epoch >= uses->latest;
+	return uses->view ? uses->ahead + 1 : n;
+}
+
+void cache_tier_uses_leave(struct cache_tier_uses *uses)
+{
+	lock_for_scope(&uses->lock);
+	forget(uses);
+}
+
 void cache_tier_uses_free(struct cache_tier_uses *uses)
 {
 	if (!uses)
 		return;
+	for (uint32_t i = 0; i < EPOCHS; i++)
+		free(uses->tables[i].table);
 	for (uint32_t i = 0; i < EPOCHS; i++)
 		shard_epoch_put(uses->epochs[i]);
 	pthread_mutex_destroy(&uses->lock);

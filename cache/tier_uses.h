@@ -8,8 +8,17 @@
  * The tier is not told next uses in three cases: the ranks of this host read all samples in each epoch; they keep one
  * group for ever; or the tier has room for the whole dataset.  Then it keeps what it has.
  *
- * Memory: up to 32 MiB for order=torch, else some KiB and a bit for each rank of the world.
- * Threads: any thread may call cache_tier_uses_of and _add.  One mutex guards everything. */
+ * A trainer may have an order of its own.  Whoever knows it tells the uses of each epoch by a table:
+ *
+ *     cache_tier_uses_new_told                 the order is not known: nothing is told to the tier
+ *     cache_tier_uses_follow                   an order, and which of its ranks are read here
+ *       cache_tier_uses_tell(epoch, table)     ... as many epochs ahead as cache_tier_uses_ahead says
+ *     cache_tier_uses_leave                    the order is lost: nothing is told to the tier
+ *
+ * Memory: up to 32 MiB for order=torch; up to CACHE_TIER_TABLES_BYTES for tables; else some KiB and a bit for each rank
+ * of the world.
+ * Threads: any thread may call cache_tier_uses_of and _add.  One thread at a time calls the functions of told orders.
+ * One mutex guards everything. */
 #ifndef DDPFS_CACHE_TIER_USES_H
 #define DDPFS_CACHE_TIER_USES_H
 
@@ -17,7 +26,10 @@
 #include <stdint.h>
 
 #include "cache/tier.h"
+#include "cache/use_table.h"
 #include "shard/view.h"
+
+#define CACHE_TIER_TABLES_BYTES ((uint64_t)64 << 20) /* of the tables of a told order */
 
 struct cache_tier_uses; /* opaque */
 
@@ -28,6 +40,35 @@ int cache_tier_uses_new(struct cache_tier *tier, struct shard_view *view, struct
 /* Says that this process reads for a rank of the view, and tells it to the other ranks of the host.  A rank may be
  * added again.  Returns 0 or an error of fcntl(2). */
 int cache_tier_uses_add(struct cache_tier_uses *uses, uint32_t rank);
+/* Makes it for a dataset whose order is told.  tier, index: not owned, outlive it.
+ * Returns 0; -EOPNOTSUPP: the tier has room for the whole dataset; -E2BIG: tables of so many samples would take more
+ * than CACHE_TIER_TABLES_BYTES; -ENOMEM; an error of a system call. */
+int cache_tier_uses_new_told(
+        struct cache_tier *tier, const struct shard_index *index, struct cache_tier_uses **ret_uses);
+
+/* An order that a trainer has. */
+struct cache_tier_told {
+	uint64_t order;    /* names it; mounts of a host that tell the same one count its epochs alike */
+	uint32_t world;    /* ranks that share the samples of an epoch */
+	uint32_t first, n; /* this process reads for the ranks first .. first + n - 1 */
+};
+/* Says that tables of this order follow, and forgets those of another one.
+ * Returns 0; -ERANGE: the world has too many ranks for a tier; -ENOMEM; an error of fcntl(2).  After an error, nothing
+ * is told. */
+int cache_tier_uses_follow(struct cache_tier_uses *uses, const struct cache_tier_told *told);
+/* Copies which ranks of the followed order are read on this host: bits_new(world) bits.  Returns how many they are. */
+uint32_t cache_tier_uses_ranks(struct cache_tier_uses *uses, uint64_t *ret_ranks);
+/* Tells when the ranks of this host use each sample in an epoch.  It owns the table from then on, and frees those of
+ * epochs that are too far from it. */
+void cache_tier_uses_tell(struct cache_tier_uses *uses, uint64_t epoch, struct cache_use_table *table);
+/* Returns how many epochs behind the present one tables are kept for. */
+uint32_t cache_tier_uses_ahead(const struct cache_tier_uses *uses);
+/* Returns for how many epochs the tier is told what this host uses, the present one included; 0: for none, and it keeps
+ * what it has.  Any thread. */
+uint32_t cache_tier_uses_epochs(struct cache_tier_uses *uses);
+/* Says that nobody knows the order any more.  The tier then keeps what it has. */
+void cache_tier_uses_leave(struct cache_tier_uses *uses);
+
 /* NULL is fine. */
 void cache_tier_uses_free(struct cache_tier_uses *uses);
 

@@ -27,15 +27,19 @@ static bool below_mount(const struct fs_server *server)
 	       (path[len] == '/' || path[len] == '\0');
 }
 
-/* The order of rank views is known.  With view=all, the trainer has its own.  A host may show the ranks of a whole job,
- * but it uses what its readers use.  So each of several ranks is told when it begins. */
+/* The order of rank views is known.  With view=all, the trainer has its own, which fs/trainer_uses.h tells.  A host may
+ * show the ranks of a whole job, but it uses what its readers use.  So each of several ranks is told when it begins. */
 static int tell_uses(struct fs_server *server, struct base_err *err)
 {
 	struct fs_view *view = server->views[0];
-	if (view->all)
+	int rc = view->all ? cache_tier_uses_new_told(server->tier, server->index, &server->tier_uses)
+	                   : cache_tier_uses_new(server->tier, view->order, &server->tier_uses);
+	if (rc == -E2BIG) {
+		log_info("the tier keeps what it has, whatever is used next: the dataset has too many samples for "
+		         "tables of their uses");
 		return 0;
-	int rc = cache_tier_uses_new(server->tier, view->order, &server->tier_uses);
-	if (rc == 0 && server->options.n_ranks == 0)
+	}
+	if (rc == 0 && !view->all && server->options.n_ranks == 0)
 		rc = cache_tier_uses_add(server->tier_uses, view->options.rank);
 	if (rc == 0 || rc == -EOPNOTSUPP)
 		return 0;

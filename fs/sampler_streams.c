@@ -19,6 +19,7 @@
 #include "fs/read_ahead_note.h"
 #include "fs/search_rest.h"
 #include "fs/sink.h"
+#include "fs/trainer_uses.h"
 #include "fs/watch.h"
 #include "prefetch/sampler/recognise.h"
 #include "shard/base/cleanup.h"
@@ -28,6 +29,7 @@
 
 enum {
 	STEP_NS = 2000000,   /* processor time of a search between two looks at the queue */
+	USES_NS = 2000000,   /* of what the tier is told, and the pause after it */
 	LATER_NS = 20000000, /* pause until the search may go on */
 	LIKELY_SEEDS = 10000,
 	SILENT_MIN = 1 << 16, /* opens of others after which a sampler counts as ended */
@@ -64,6 +66,7 @@ struct fs_sampler_streams {
 	struct fs_view *view;
 	struct fs_announced_orders *orders;
 	struct fs_order_numbers *numbers; /* main's */
+	struct fs_trainer_uses *uses;     /* NULL: there is no tier, or it is told otherwise */
 	struct prefetch_recognise *r;     /* the recognise thread's own, from here ... */
 	struct follow follows[PREFETCH_TRACKS_MAX];
 	struct { /* what the log says already, by track */
@@ -945,10 +948,14 @@ static void *recognise_run(void *arg)
 			sync_streams(fr);
 		else if (fr->view->layout == FS_LAYOUT_FLAT)
 			settle(fr);
+		if (fr->uses && fs_trainer_uses_step(fr->uses, fr->r, USES_NS) && wait_ns > USES_NS)
+			wait_ns = USES_NS;
 		save(fr);
 		/* When the budget is spent, the rest of the search goes on slowly, as at idle priority. */
 		publish(fr, rc > 0 && rc != PREFETCH_RECOGNISE_LATER);
 	}
+	if (fr->uses)
+		fs_trainer_uses_step(fr->uses, NULL, 0); /* the tier ends before this object */
 	end(fr);
 	fs_announced_orders_end(fr->orders);
 	return NULL;
@@ -1032,6 +1039,7 @@ void fs_sampler_streams_drained(struct fs_sampler_streams *fr)
 
 static void dispose(struct fs_sampler_streams *fr)
 {
+	fs_trainer_uses_free(fr->uses);
 	prefetch_recognise_free(fr->r);
 	fs_order_numbers_free(fr->numbers);
 	fs_announced_orders_free(fr->orders);
@@ -1057,6 +1065,8 @@ int fs_sampler_streams_new(struct fs_server *server, struct fs_view *view, struc
 	/* Before main serves requests, which may append to the lists. */
 	if (rc == 0 && server->successor && server->options.n_ranks == 0)
 		fs_announced_orders_restore(fr->orders);
+	if (rc == 0 && view->all && view->layout == FS_LAYOUT_TREE && server->tier_uses)
+		rc = fs_trainer_uses_new(server->index, server->tier_uses, &fr->uses);
 	if (rc == 0)
 		rc = -pthread_create(&fr->thread, NULL, recognise_run, fr);
 	if (rc < 0) {

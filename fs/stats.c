@@ -33,7 +33,7 @@
 #include "shard/base/units.h"
 #include "shard/remote/client.h"
 
-enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 105, STORE_FIELDS = 11, TIER_FIELDS = 12, QUARANTINE_SHOWN_MAX = 4 };
+enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 106, STORE_FIELDS = 11, TIER_FIELDS = 13, QUARANTINE_SHOWN_MAX = 4 };
 
 struct fs_stats {
 	struct fs_handover_counts before;                       /* what earlier servers counted ... */
@@ -212,6 +212,9 @@ static size_t collect_tier(struct fs_server *server, struct field fields[])
 		{ "tier_moved_bytes", "Bytes of these that were there, for an earlier use", COUNTER,
 		        s.blocks.moved_bytes },
 		{ "tier_refused", "Blocks that found no room in the tier", COUNTER, s.blocks.refused + s.skipped },
+		{ "tier_told_epochs",
+		        "Epochs whose uses the tier is told, the current one included; 0: it keeps what it has", false,
+		        server->tier_uses ? cache_tier_uses_epochs(server->tier_uses) : 0 },
 		{ "tier_used_bytes", "Bytes in the tier, of all datasets", false, s.fill.used_bytes },
 		{ "tier_dataset_bytes", "Bytes in the tier, of this dataset", false, s.fill.dataset_bytes },
 		{ "tier_room_bytes", "Bytes that the tier can hold", false, s.fill.room_bytes },

@@ -606,6 +606,25 @@ int prefetch_recognise_sequence(
 	return -ENOENT;
 }
 
+int prefetch_recognise_perm(struct prefetch_recognise *r, uint32_t id, unsigned ahead, struct prefetch_perm **ret_perm)
+{
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		const struct track *t = r->tracks[i];
+		struct prefetch_sequence *sequence = ahead == 0 ? t->now : ahead == 1 ? t->then : NULL;
+		if (t->id != id)
+			continue;
+		if (!t->now)
+			return -EAGAIN;
+		if (!t->perm)
+			return -ENOENT;
+		if (!sequence)
+			return ahead == 1 && t->has_next ? -EAGAIN : prefetch_track_perm(t, ahead, ret_perm);
+		*ret_perm = prefetch_perm_get(prefetch_sequence_options_get(sequence)->perm);
+		return 0;
+	}
+	return -ENOENT;
+}
+
 size_t prefetch_recognise_used(
         const struct prefetch_recognise *r, uint32_t id, uint64_t *turn, uint64_t *turns, size_t max)
 {

@@ -232,6 +232,14 @@ const char *prefetch_recognise_describe(const struct prefetch_recognised *track,
 int prefetch_recognise_sequence(
         struct prefetch_recognise *recognise, uint32_t id, unsigned ahead, struct prefetch_sequence **ret_sequence);
 
+/* Begins the permutation of the epoch that comes `ahead` epochs after the track's current one, with a reference for the
+ * caller, who completes it (prefetch_perm_step).  It is of the list of the track's sequences.  It assumes that the next
+ * epochs come as the last ones did.
+ * Returns 0; -EAGAIN: the track's own one is not made yet; -ENOENT: there is no such track, it has no permutation, or
+ * its later ones are not known: only those of samplers that are seeded anew for each epoch are; -ENOMEM. */
+int prefetch_recognise_perm(
+        struct prefetch_recognise *recognise, uint32_t id, unsigned ahead, struct prefetch_perm **ret_perm);
+
 /* Gets at most `max` turns of the track's current epoch that were opened, from *turn on.  Moves *turn behind the last
  * turn that it checked.  Returns how many; fewer than max: the epoch has no more; 0 also if there is no such track. */
 size_t prefetch_recognise_used(

@@ -608,6 +608,9 @@ bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *track
 int prefetch_track_change_part(
         struct prefetch_recognise *r, struct track *track, struct prefetch_list *list, struct prefetch_perm *perm);
 
+/* Begins the permutation of a later epoch: prefetch_recognise_perm(). */
+int prefetch_track_perm(const struct track *track, unsigned ahead, struct prefetch_perm **ret_perm);
+
 /* Does one slice of its work: permutations, refits.  Returns 1: there is more to do; 0; -errno. */
 int prefetch_track_step(struct prefetch_recognise *r, struct track *track);
 

@@ -269,6 +269,33 @@ static struct source successor(const struct source *source)
 	return next;
 }
 
+/* Tells whether the generator of each epoch is seeded anew, and its shuffle begins with the list. */
+static bool is_seeded_by_epoch(const struct source *source)
+{
+	if (prefetch_source_foreign(source))
+		return !source->goes_on && !source->in_place;
+	return source->sampler == PREFETCH_SAMPLER_DISTRIBUTED ||
+	       (source->sampler == PREFETCH_SAMPLER_GENERATOR && !prefetch_source_goes_on(source));
+}
+
+int prefetch_track_perm(const struct track *t, unsigned ahead, struct prefetch_perm **ret_perm)
+{
+	struct source source = t->source;
+	struct shard_mt19937 mt;
+	if (!is_seeded_by_epoch(&source) || !t->perm)
+		return -ENOENT;
+	for (unsigned i = 0; i < ahead; i++)
+		source = successor(&source);
+	struct prefetch_shuffle shuffle = prefetch_source_shuffle(&source);
+	if (prefetch_source_foreign(&source))
+		return prefetch_perm_new_next(t->perm, &shuffle, ret_perm);
+	prefetch_torch_seek(&mt, (uint32_t)source.seed, source.skip);
+	int rc = prefetch_perm_new((uint32_t)t->size, &mt, 0, ret_perm);
+	if (rc == 0)
+		deal(t, *ret_perm);
+	return rc;
+}
+
 static int sequence_new(const struct prefetch_recognise *r, const struct track *t, const struct source *source,
         struct prefetch_perm *perm, uint64_t number, struct prefetch_sequence **ret_sequence)
 {

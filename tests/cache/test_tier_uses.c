@@ -22,91 +22,25 @@
 #include "shard/block_sum.h"
 #include "shard/format.h"
 #include "tests/cache/tier_dir.h"
+#include "tests/cache/tier_simulated.h"
 #include "tests/shard/synth.h"
 
-enum { LEN = 256 << 10, PAGE = 4096, EPOCH = CACHE_TIER_EPOCH, N = 1 << 16 };
+enum { EPOCH = CACHE_TIER_EPOCH };
 #define SMALL CACHE_TIER_SIZE_MIN
-#define LARGE ((uint64_t)4 << 30) /* with as many segments as a tier can have */
 
 static const uint8_t one[CACHE_TIER_IDENTITY] = { 1 };
-static uint64_t *data; /* for each page of the file: the number of the block that begins there, + 1 */
-
-/* The bytes of block i are its number, then zeros.  A simulation writes and reads only the number, in memory: `bytes`
- * is a buffer that has only ever had such blocks. */
-static void fill(uint8_t *bytes, uint64_t number)
-{
-	memcpy(bytes, &number, sizeof(number));
-}
-
-static ssize_t read_number(int fd, void *buf, size_t len, off_t offset)
-{
-	if (len != LEN)
-		return pread(fd, buf, len, offset);
-	fill(buf, data[offset / PAGE]);
-	return (ssize_t)len;
-}
-
-static ssize_t write_number(int fd, const void *buf, size_t len, off_t offset)
-{
-	if (len % LEN)
-		return pwrite(fd, buf, len, offset);
-	for (size_t at = 0; at < len; at += LEN)
-		memcpy(&data[(offset + (off_t)at) / PAGE], (const uint8_t *)buf + at, sizeof(data[0]));
-	return (ssize_t)len;
-}
-
-static struct base_io io_without_data;
-
-static int set_up(void **state)
-{
-	io_without_data = base_io_libc;
-	io_without_data.pread = read_number;
-	io_without_data.pwrite = write_number;
-	base_io = &io_without_data;
-	data = calloc(LARGE / PAGE, sizeof(*data));
-	if (!data)
-		return -1;
-	return tier_dir_set_up(state);
-}
-
-static int tear_down(void **state)
-{
-	free(data);
-	return tier_dir_tear_down(state);
-}
-
-static struct cache_tier *opened(const uint8_t *identity, uint64_t size)
-{
-	struct cache_tier *tier;
-	struct base_err err = { 0 };
-	if (cache_tier_open(tier_dir, size, identity, &err, &tier) < 0)
-		fail_msg("%s", err.text);
-	return tier;
-}
-
-/* Returns a block and its bytes. */
-static struct cache_tier_block block_of(uint32_t number, uint32_t now, uint32_t next, uint8_t *bytes)
-{
-	static uint64_t sums[N];
-	fill(bytes, number);
-	if (!sums[number])
-		sums[number] = shard_block_sum(bytes, LEN);
-	return (struct cache_tier_block){
-		.key = cache_block_key(number, 0), .xxh3 = sums[number], .len = LEN, .now = now, .next = next
-	};
-}
 
 static bool has(struct cache_tier *tier, uint32_t number)
 {
 	static uint8_t want[LEN], bytes[LEN];
-	struct cache_tier_block block = block_of(number, 0, 0, want);
+	struct cache_tier_block block = tier_simulated_block(number, 0, 0, want);
 	return cache_tier_get(tier, &block, bytes) == 0;
 }
 
 static int put(struct cache_tier *tier, uint32_t number, uint32_t now, uint32_t next)
 {
 	static uint8_t bytes[LEN];
-	struct cache_tier_block block = block_of(number, now, next, bytes);
+	struct cache_tier_block block = tier_simulated_block(number, now, next, bytes);
 	return cache_tier_put(tier, &block, bytes);
 }
 
@@ -135,7 +69,7 @@ static uint32_t at(uint32_t epoch)
 
 static struct cache_tier *joined(uint64_t order, uint32_t rank)
 {
-	struct cache_tier *tier = opened(one, SMALL);
+	struct cache_tier *tier = tier_simulated_opened(one, SMALL);
 	assert_int_equal(cache_tier_join(tier, order, rank), 0);
 	return tier;
 }
@@ -175,7 +109,7 @@ static void what_was_used_goes_before_all_others(void **state)
 
 static void who_knows_no_order_replaces_nothing(void **state)
 {
-	struct cache_tier *tier = joined(7, 0), *other = opened(one, SMALL);
+	struct cache_tier *tier = joined(7, 0), *other = tier_simulated_opened(one, SMALL);
 	(void)state;
 	uint32_t n = put_many(tier, 0, at(1), at(30));
 	assert_int_equal(put(other, 20000, 0, 0), -ENOBUFS);
@@ -187,7 +121,7 @@ static void who_knows_no_order_replaces_nothing(void **state)
 
 static void what_has_no_known_use_goes_before_what_has_one(void **state)
 {
-	struct cache_tier *tier = opened(one, SMALL), *known = joined(7, 0);
+	struct cache_tier *tier = tier_simulated_opened(one, SMALL), *known = joined(7, 0);
 	(void)state;
 	for (uint32_t i = 0; i < 100; i++)
 		assert_int_equal(put(tier, i, 0, 0), 0);
@@ -310,7 +244,7 @@ static struct host host_of(const struct shard_index *index, struct shard_view_op
 	options.seed = 3;
 	if (shard_view_new(index, &options, &err, &host.view) < 0)
 		fail_msg("%s", err.text);
-	host.tier = opened(shard_index_info(index)->identity, size);
+	host.tier = tier_simulated_opened(shard_index_info(index)->identity, size);
 	int rc = cache_tier_uses_new(host.tier, host.view, &host.uses);
 	assert_true(rc == 0 || (rc == -EOPNOTSUPP && options.world == 1));
 	if (rc == 0)
@@ -337,7 +271,7 @@ static double epoch_of(struct host *host, uint64_t number)
 		uint32_t sample, number_of_file;
 		assert_int_equal(shard_epoch_turn(epoch, host->rank, turn, &sample, NULL), 0);
 		assert_int_equal(shard_index_sample_first(shard_view_index(host->view), sample, &number_of_file), 0);
-		struct cache_tier_block block = block_of(number_of_file, 0, 0, want);
+		struct cache_tier_block block = tier_simulated_block(number_of_file, 0, 0, want);
 		if (host->uses)
 			cache_tier_uses_of(host->uses, number, &block);
 		bool hit = cache_tier_get(host->tier, &block, bytes) == 0;
@@ -349,18 +283,9 @@ static double epoch_of(struct host *host, uint64_t number)
 	return (double)missed / (double)turns;
 }
 
-static struct shard_index *dataset(uint32_t n)
-{
-	const struct synth synth = { .classes = 16, .per_class = n / 16, .bytes = LEN };
-	base_io = &base_io_libc;
-	struct shard_index *index = synth_open(&synth);
-	base_io = &io_without_data;
-	return index;
-}
-
 static void one_host_keeps_what_it_has(void **state)
 {
-	struct shard_index *index = dataset(N / 4);
+	struct shard_index *index = tier_simulated_dataset(N / 4);
 	struct host host = host_of(index, (struct shard_view_options){ .world = 1 }, LARGE / 4);
 	(void)state;
 	assert_true(epoch_of(&host, 0) == 1);
@@ -377,7 +302,7 @@ static void one_host_keeps_what_it_has(void **state)
 /* All hosts are alike, so one is simulated.  It has read for long enough that the tier is full of what it keeps. */
 static void one_of_eight_hosts_keeps_what_comes_next(void **state)
 {
-	struct shard_index *index = dataset(N);
+	struct shard_index *index = tier_simulated_dataset(N);
 	struct host host = host_of(index, (struct shard_view_options){ .rank = 2, .world = 8 }, LARGE);
 	struct cache_tier_stats stats;
 	double origin = 0;
@@ -401,14 +326,14 @@ static void one_of_eight_hosts_keeps_what_comes_next(void **state)
 static uint64_t next_epoch(struct host *host, uint32_t file)
 {
 	static uint8_t want[LEN];
-	struct cache_tier_block block = block_of(file, 0, 0, want);
+	struct cache_tier_block block = tier_simulated_block(file, 0, 0, want);
 	cache_tier_uses_of(host->uses, 0, &block);
 	return block.next ? (block.next - 1) / CACHE_TIER_EPOCH : 0;
 }
 
 static void ranks_of_one_process_are_ranks_of_the_host(void **state)
 {
-	struct shard_index *index = dataset(N / 4);
+	struct shard_index *index = tier_simulated_dataset(N / 4);
 	const struct shard_view_options options = { .rank = 0, .world = 3 };
 	struct host other = host_of(index, options, LARGE / 4), own = host_of(index, options, LARGE / 4);
 	struct shard_epoch *first, *second;
@@ -445,10 +370,11 @@ static void ranks_of_one_process_are_ranks_of_the_host(void **state)
 /* A server may show ranks that nobody of this host reads. */
 static void before_the_first_rank_nothing_is_told(void **state)
 {
-	struct shard_index *index = dataset(N / 4);
+	struct shard_index *index = tier_simulated_dataset(N / 4);
 	const struct shard_view_options options = { .rank = 0, .world = 3 };
 	struct host other = host_of(index, options, LARGE / 4);
-	struct host own = { .tier = opened(shard_index_info(index)->identity, LARGE / 4), .view = other.view };
+	struct host own = { .tier = tier_simulated_opened(shard_index_info(index)->identity, LARGE / 4),
+		.view = other.view };
 	uint64_t ranks = 0;
 	(void)state;
 	assert_int_equal(cache_tier_uses_new(own.tier, own.view, &own.uses), 0);
@@ -467,7 +393,7 @@ static void before_the_first_rank_nothing_is_told(void **state)
 
 static void a_group_keeps_its_samples_until_the_next_deal(void **state)
 {
-	struct shard_index *index = dataset(N / 4);
+	struct shard_index *index = tier_simulated_dataset(N / 4);
 	struct host host = host_of(
 	        index, (struct shard_view_options){ .rank = 1, .world = 4, .groups = 4, .redeal = 4 }, LARGE / 40 * 12);
 	struct cache_tier_stats stats;
@@ -490,7 +416,7 @@ static void a_group_keeps_its_samples_until_the_next_deal(void **state)
 	synth_close(index);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, tier_simulated_set_up, tier_simulated_tear_down)
 
 int main(void)
 {

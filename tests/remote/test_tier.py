@@ -266,6 +266,37 @@ def test_a_mount_of_all_files_keeps_what_a_full_tier_has(build_dir, scratch, mou
         assert stats["tier_bytes"] >= used and stats["tier_refused"] > 0, stats
 
 
+def test_a_recognised_order_tells_the_tier_what_comes_next(build_dir, scratch, mount):
+    """One of four ranks of a DistributedSampler, a tier of a quarter of the dataset.  If the tier kept what it has, three quarters of
+    what is fetched would come from the origin.  So small a tier has few segments, and so keeps the best blocks not quite."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    files = sorted(datasets.write_tree(scratch / "source", classes=4, per_class=1000, sizes=(64_000,)))
+    tools.mkshard("pack", scratch / "source", scratch / "data")
+    (scratch / "tier").mkdir()
+    m = mount(scratch / "data", f"view=all,layout=tree,memory=16M,tier={scratch / 'tier'},tier_size=64M")
+    assert control.stats(m)["tier_told_epochs"] == 0
+
+    def read(epoch, turns=slice(None)):
+        order = torch.randperm(len(files), generator=torch.Generator().manual_seed(11 + epoch))[1::4].tolist()
+        for i in order[turns]:
+            (m.path / files[i]).read_bytes()
+
+    read(0, slice(0, 200))
+    wait_until(lambda: control.stats(m)["tier_told_epochs"] > 30, "a tier that is told the next epochs")
+    read(0, slice(200, None))
+    read(1)
+    before = control.settled(m)
+    for epoch in range(2, 8):
+        read(epoch)
+    after = control.settled(m)
+    hits, misses = (after[key] - before[key] for key in ("tier_hits", "tier_misses"))
+    keep = 1 - after["tier_room_bytes"] / after["content_bytes"]
+    print(f"epochs 3 to 8: {misses / (hits + misses):.3f} of what was fetched came from the origin; "
+          f"with a tier that keeps: {keep:.3f}")
+    assert 0.7 < keep < 0.8 and misses / (hits + misses) < keep - 0.07
+    assert after["tier_told_epochs"] > 30 and after["tier_bad"] == after["errors"] == 0
+
+
 def test_a_restart_keeps_the_tier(stored, scratch, http_store, mount):
     url, files = stored
     fill(mount, url, lambda m: contents(m.path), scratch)

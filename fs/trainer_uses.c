@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tables of a recognised trainer's uses; fs/trainer_uses.h first. */
+#include "fs/trainer_uses.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "prefetch/sampler/perm.h"
+#include "shard/base/bits.h"
+#include "shard/base/clock.h"
+
+enum { SLICE = 1 << 14 }; /* items of a permutation or a table: well under a millisecond */
+
+struct fs_trainer_uses {
+	const struct shard_index *index;
+	struct cache_tier_uses *uses;
+
+	bool follows;            /* the tier knows the order of `track` */
+	uint32_t id, generation; /* of `track`; of one that the tier does not take, too */
+	struct prefetch_recognised track;
+	uint64_t *ranks; /* of this host, a bit for each; by them tables are made */
+	uint32_t n_ranks;
+	uint64_t next; /* the epoch whose table is made next, or now */
+	uint64_t end;  /* no tables from this epoch on before the present one ends: no memory, or not known */
+
+	/* The table that is made; perm NULL: none. */
+	struct prefetch_perm *perm;
+	struct prefetch_list *list;
+	struct cache_use_table *table;
+	uint64_t position; /* the next one of the permutation, which goes on from the beginning at its end */
+};
+
+int fs_trainer_uses_new(const struct shard_index *index, struct cache_tier_uses *uses, struct fs_trainer_uses **ret_tu)
+{
+	struct fs_trainer_uses *tu = calloc(1, sizeof(*tu));
+	if (!tu)
+		return -ENOMEM;
+	tu->index = index;
+	tu->uses = uses;
+	tu->id = tu->generation = UINT32_MAX; /* of none */
+	*ret_tu = tu;
+	return 0;
+}
+
+static void drop_table(struct fs_trainer_uses *tu)
+{
+	prefetch_perm_put(tu->perm);
+	prefetch_list_put(tu->list);
+	free(tu->table);
+	tu->perm = NULL;
+	tu->list = NULL;
+	tu->table = NULL;
+}
+
+static void leave(struct fs_trainer_uses *tu)
+{
+	drop_table(tu);
+	free(tu->ranks);
+	tu->ranks = NULL;
+	if (tu->follows)
+		cache_tier_uses_leave(tu->uses);
+	tu->follows = false;
+}
+
+/* Tells whether a tier gains by knowing the order: the host reads another part of the list in each epoch. */
+static bool is_worth_telling(const struct prefetch_recognised *t)
+{
+	return t->ready && !t->unverified && !t->shards_twice && !t->repeated && t->ranks < t->world &&
+	       t->sampler != PREFETCH_SAMPLER_OWN && t->sampler != PREFETCH_SAMPLER_SORTED &&
+	       t->sampler != PREFETCH_SAMPLER_UNSEEDED;
+}
+
+static bool choose(struct prefetch_recognise *recognise, struct prefetch_recognised *ret_track)
+{
+	struct prefetch_recognised t;
+	bool found = false;
+	for (unsigned k = 0; recognise && prefetch_recognise_get(recognise, k, &t) == 0; k++) {
+		if (!is_worth_telling(&t) || (found && t.turns <= ret_track->turns))
+			continue;
+		*ret_track = t;
+		found = true;
+	}
+	return found;
+}
+
+/* Names an order. Mounts of a host that recognise a job in the same epoch count its epochs alike, so they have the same
+ * name for it. Others have another one, and know less of each other. */
+static uint64_t name_of(const struct fs_trainer_uses *tu, const struct prefetch_recognised *t)
+{
+	const uint64_t numbers[] = { XXH3_64bits(shard_index_info(tu->index)->identity, CACHE_TIER_IDENTITY),
+		XXH3_64bits(t->list, strlen(t->list)), t->sampler, t->world, t->parts, t->seed - t->epoch };
+	return XXH3_64bits(numbers, sizeof(numbers));
+}
+
+/* Begins to tell the order of tu->track. */
+static void follow(struct fs_trainer_uses *tu)
+{
+	const struct prefetch_recognised *t = &tu->track;
+	const struct cache_tier_told told = {
+		.order = name_of(tu, t), .world = t->world, .first = t->first, .n = t->ranks
+	};
+	tu->id = t->id;
+	tu->generation = t->generation;
+	tu->ranks = bits_new(t->world);
+	tu->n_ranks = 0;
+	tu->follows = tu->ranks && cache_tier_uses_follow(tu->uses, &told) == 0;
+}
+
+/* Makes all tables anew if more ranks are read here now. */
+static void look_at_ranks(struct fs_trainer_uses *tu)
+{
+	uint32_t n = cache_tier_uses_ranks(tu->uses, tu->ranks);
+	if (n == tu->n_ranks)
+		return;
+	drop_table(tu);
+	tu->n_ranks = n;
+	tu->next = tu->track.epoch;
+}
+
+/* Begins the table of the next epoch. Returns false if there is none to make now. */
+static bool begin_table(struct fs_trainer_uses *tu, struct prefetch_recognise *recognise)
+{
+	struct prefetch_sequence *now;
+	uint64_t epoch = tu->track.epoch;
+	tu->next = tu->next > epoch ? tu->next : epoch;
+	if (tu->n_ranks == tu->track.world || tu->next >= tu->end || tu->next > epoch + cache_tier_uses_ahead(tu->uses))
+		return false;
+	int rc = prefetch_recognise_sequence(recognise, tu->id, 0, &now);
+	if (rc < 0)
+		return false;
+	tu->list = prefetch_list_get(prefetch_sequence_options_get(now)->list);
+	prefetch_sequence_put(now);
+	rc = prefetch_recognise_perm(recognise, tu->id, (unsigned)(tu->next - epoch), &tu->perm);
+	tu->table = rc == 0 ? cache_use_table_new(shard_index_info(tu->index)->n_samples) : NULL;
+	tu->position = 0;
+	if (tu->table)
+		return true;
+	tu->end = rc == -EAGAIN ? tu->end : tu->next;
+	drop_table(tu);
+	return false;
+}
+
+/* Enters positions into the table. Returns true while there are more. */
+static bool fill(struct fs_trainer_uses *tu)
+{
+	uint32_t n = tu->perm->n, world = tu->track.world, file;
+	uint64_t turns =
+	        ((uint64_t)n + world - 1) / world * world; /* the first ones come again at the end (tail=pad) */
+	uint64_t end = turns - tu->position < SLICE ? turns : tu->position + SLICE;
+	for (; tu->position < end; tu->position++) {
+		struct shard_place place;
+		if (bit_get(tu->ranks, tu->position % world) &&
+		        prefetch_list_at(tu->list, tu->perm->at[tu->position % n], &file) == 0 &&
+		        shard_index_place(tu->index, file, &place) == 0 && place.sample != SHARD_NONE)
+			cache_use_table_set(tu->table, place.sample, tu->position, turns);
+	}
+	return tu->position < turns;
+}
+
+/* Does a slice of work. Returns false if there is none now. */
+static bool work(struct fs_trainer_uses *tu, struct prefetch_recognise *recognise)
+{
+	if (!tu->perm)
+		return begin_table(tu, recognise);
+	if (prefetch_perm_step(tu->perm, SLICE) || fill(tu))
+		return true;
+	cache_tier_uses_tell(tu->uses, tu->next, tu->table);
+	tu->table = NULL; /* it is theirs */
+	drop_table(tu);
+	tu->next++;
+	return true;
+}
+
+bool fs_trainer_uses_step(struct fs_trainer_uses *tu, struct prefetch_recognise *recognise, uint64_t max_ns)
+{
+	uint64_t start_ns = base_now_ns();
+	struct prefetch_recognised chosen;
+	bool more = true;
+	if (!choose(recognise, &chosen)) {
+		leave(tu);
+		tu->id = tu->generation = UINT32_MAX;
+		return false;
+	}
+	if (tu->id != chosen.id || tu->track.epoch != chosen.epoch)
+		tu->end = UINT64_MAX;
+	tu->track = chosen;
+	if (tu->id != chosen.id || tu->generation != chosen.generation) {
+		leave(tu);
+		follow(tu);
+	}
+	if (!tu->follows)
+		return false;
+	look_at_ranks(tu);
+	while (more && base_now_ns() - start_ns < max_ns)
+		more = work(tu, recognise);
+	return more;
+}
+
+void fs_trainer_uses_free(struct fs_trainer_uses *tu)
+{
+	if (!tu)
+		return;
+	leave(tu);
+	free(tu);
+}
