@@ -85,11 +85,14 @@ static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
 
 /* The engine reads small samples together with those neighbours in storage that are wanted within the window.  If the
  * window spans a pool of order=chunk, these are all of its neighbours. */
-static uint64_t window_bytes(const struct shard_info *info, uint64_t budget)
+static uint64_t window_bytes(const struct ddpfs_stage *stage, const struct shard_view *view)
 {
-	bool small = info->content_bytes < info->n_samples * (uint64_t)PREFETCH_SMALL_BYTES;
-	return small ? clamp(budget / 8 * 7, WINDOW_MIN, 2 * (uint64_t)SHARD_POOL_BYTES)
-	             : clamp(budget / 4, WINDOW_MIN, WINDOW_MAX);
+	const struct shard_info *info = shard_index_info(stage->index);
+	bool chunk = !shard_view_is_given(view) && shard_view_options_get(view)->order == SHARD_ORDER_CHUNK;
+	bool store = shard_index_store(stage->index);
+	bool small = info->content_bytes < info->n_samples * prefetch_small_bytes(store && chunk);
+	return small ? clamp(stage->budget_bytes / 8 * 7, WINDOW_MIN, 2 * (uint64_t)SHARD_POOL_BYTES)
+	             : clamp(stage->budget_bytes / 4, WINDOW_MIN, WINDOW_MAX);
 }
 
 /* Sets the engine's budget to what `open` bytes of the arena allow. */
@@ -141,8 +144,8 @@ static int start_engine(struct ddpfs_stage *stage, const struct ddpfs_stage_opti
 	if (rc < 0)
 		return rc;
 	prefetch_stats_get(stage->prefetch, &stats);
+	stage->budget_bytes = stats.budget_bytes;
 	stage->keep_pages = (uint32_t)clamp(stats.budget_bytes / 4 / STAGE_PAGE, 1, UINT32_MAX);
-	stage->window_bytes = window_bytes(shard_index_info(stage->index), stats.budget_bytes);
 	return start_growth(stage, err);
 }
 
@@ -193,6 +196,7 @@ static int open_parts(
 		rc = stage_options_view(stage->index, options, err, &stage->list, &view);
 	if (rc < 0)
 		return rc;
+	stage->window_bytes = window_bytes(stage, view);
 	rc = shard_index_check_err(stage->index, err); /* the view comes from its records */
 	if (rc == 0)
 		rc = stage_bind(stage, view, shard_view_options_get(view)->epoch, err);

@@ -41,7 +41,8 @@ struct ddpfs_stage {
 	struct stage_growth *growth; /* NULL: the whole arena is open from the beginning */
 	uint64_t landing;            /* bytes of the engine's landing memory */
 	uint32_t keep_pages;         /* samples of more pages are not kept: the ledger does not count them */
-	uint64_t window_bytes;
+	uint64_t budget_bytes;       /* of the engine, with the whole arena open */
+	uint64_t window_bytes;       /* of each stream */
 	uint32_t rank, world;
 	bool on_bad_given; /* the caller gave on_bad */
 	/* What a state must agree with: order, deal, tail, subdir (own copies), seed. */

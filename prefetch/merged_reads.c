@@ -8,13 +8,15 @@
  *                   a, c, d are wanted soon    the read ends before it
  *
  * For small samples, requests cost a device more than bytes.  So a fetch also takes samples that lie beside them
- * and are used within the window.  Samples of PREFETCH_SMALL_BYTES bytes and more are read alone.  They reach the
+ * and are used within the window.  Samples of prefetch_small_bytes() bytes and more are read alone.  They reach the
  * bandwidth of the device, and samples far ahead in the order would delay the next ones.  A sample of several files
  * is read alone, too, if these do not lie side by side.
  *
  * From a store, one read takes a whole chunk of order=chunk.  Gaps inside a read may have as many bytes as a request
  * costs (request_cost.h), or a sixty-fourth of the read.  The fetch starts when there is room for all of the read,
- * because the rest would need a request of its own.
+ * because the rest would need a request of its own.  In orders without chunks, samples of PREFETCH_SMALL_BYTES and more
+ * come with neighbours of the next turns only, in reads of 1 MiB: those would be in flight at the same time anyway.
+ * Others would delay what is used sooner.
  *
  * The warm-up (warm_up.c) is in storage order.  Its fetch takes all that fits one read, of any size. */
 #include "prefetch/engine.h"
@@ -168,7 +170,8 @@ static bool small_place_of_files(const struct prefetch *p, uint32_t sample, stru
 		bytes += f.length;
 	}
 	ret->blocks = n;
-	return bytes < PREFETCH_SMALL_BYTES && ret->end - ret->offset <= bytes + (uint64_t)(n - 1) * GAP_BYTES;
+	return bytes < prefetch_small_bytes(p->store) &&
+	       ret->end - ret->offset <= bytes + (uint64_t)(n - 1) * GAP_BYTES;
 }
 
 /* Gives the place of a small sample.  Returns false for other samples. */
@@ -179,7 +182,7 @@ static bool small_place(const struct prefetch *p, uint32_t sample, struct place 
 	if (shard_index_info(p->options.index)->grouped)
 		return small_place_of_files(p, sample, ret);
 	if (shard_index_sample_first(p->options.index, sample, &file) < 0 ||
-	        shard_index_place(p->options.index, file, &f) < 0 || f.length >= PREFETCH_SMALL_BYTES)
+	        shard_index_place(p->options.index, file, &f) < 0 || f.length >= prefetch_small_bytes(p->store))
 		return false;
 	*ret = (struct place){ .shard = f.shard, .offset = f.offset, .end = f.offset + f.length, .blocks = 1 };
 	return true;
@@ -206,6 +209,16 @@ struct reach {
 	uint64_t limit;      /* their seqs are below it */
 };
 
+/* Returns whether a store's samples are so large, in an order without chunks, that neighbours used late are not worth
+ * their delay. */
+static bool near_only(const struct prefetch *p, struct prefetch_stream *stream)
+{
+	const struct shard_info *info = shard_index_info(p->options.index);
+	struct prefetch_pool pool;
+	return info->content_bytes / info->n_samples >= PREFETCH_SMALL_BYTES &&
+	       !prefetch_schedule_pool(p, stream, stream->fetch, &pool);
+}
+
 static struct reach reach_of(struct prefetch *p, struct prefetch_stream *stream)
 {
 	struct remote_stats stats = { 0 };
@@ -216,13 +229,19 @@ static struct reach reach_of(struct prefetch *p, struct prefetch_stream *stream)
 			.limit = stream->limit };
 	if (p->http)
 		prefetch_io_http_stats(p->origin, &stats);
-	return (struct reach){
+	struct reach reach = {
 		.bytes = p->reading.read_max,
 		.gap_bytes =
 		        prefetch_request_cost_bytes(&p->reading.cost, stats.first_byte_p50_ns, p->reading.depth.depth),
 		.neighbours = PREFETCH_NEIGHBOURS_MAX / 2,
 		.limit = prefetch_schedule_neighbours_limit(p, stream),
 	};
+	if (near_only(p, stream)) {
+		uint64_t near = stream->fetch + p->reading.depth.depth;
+		reach.bytes = SHARD_BLOCK;
+		reach.limit = near < reach.limit ? near : reach.limit;
+	}
+	return reach;
 }
 
 /* Gives the sample in a storage slot, if the stream uses it before the seq `limit`.  For most samples the order tells

@@ -624,7 +624,7 @@ bool prefetch_schedule_pool(
 	const struct shard_info *info = shard_index_info(p->options.index);
 	if (!p->store || s->options.warm_up || shard_view_is_given(s->tl.view) || o->order != SHARD_ORDER_CHUNK)
 		return false;
-	if (info->content_bytes / info->n_samples >= PREFETCH_SMALL_BYTES)
+	if (info->content_bytes / info->n_samples >= prefetch_small_bytes(p->store))
 		return false; /* they are read alone */
 	if (seq >= cache_timeline_end(&s->tl))
 		return false;

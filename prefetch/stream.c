@@ -11,16 +11,16 @@ enum { WINDOW_MIN = 16 << 20, WINDOW_MAX = 256 << 20 }; /* bytes */
 
 /* Says whether reads are much fewer and longer with a wide window: small samples are read together with neighbours in
  * storage that are used within it.  order=chunk and a shuffle buffer have such neighbours, and a request to a store
- * costs much.  In order=none a narrow window has them, too; in a full shuffle they are rare.  For the warm-up the
- * window says how many names are announced. */
+ * costs much.  In order=none a narrow window has them, too; in a full shuffle they are rare, and larger samples of a
+ * store are not worth the memory there.  For the warm-up the window says how many names are announced. */
 static bool merges_more(const struct prefetch *p, const struct prefetch_stream_options *options)
 {
 	const struct shard_info *info = shard_index_info(p->options.index);
-	if (info->content_bytes >= info->n_samples * (uint64_t)PREFETCH_SMALL_BYTES)
+	bool chunk = !shard_view_is_given(options->view) &&
+	             shard_view_options_get(options->view)->order == SHARD_ORDER_CHUNK;
+	if (info->content_bytes >= info->n_samples * prefetch_small_bytes(p->store && chunk))
 		return false;
-	return p->store || options->warm_up || options->buffer_turns ||
-	       (!shard_view_is_given(options->view) &&
-	               shard_view_options_get(options->view)->order == SHARD_ORDER_CHUNK);
+	return p->store || options->warm_up || options->buffer_turns || chunk;
 }
 
 /* Returns the bytes of the window.  A sample that is fetched long before its use takes room from samples kept for the

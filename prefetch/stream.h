@@ -26,12 +26,20 @@
 #include <stdint.h>
 
 #include "prefetch/prefetch.h"
+#include "shard/format.h"
 #include "shard/view.h"
 
 struct prefetch_stream; /* opaque */
 
-/* Smaller samples (bytes of all their files) are read together with their neighbours in storage (merged_reads.c). */
-enum { PREFETCH_SMALL_BYTES = 64 << 10 };
+/* Smaller samples (bytes of all their files) are read together with their neighbours in storage (merged_reads.c).  A
+ * larger one reaches the bandwidth of a disk alone.  In a store each request costs latency and money, so there it is
+ * only read alone if it does not fit one block. */
+enum { PREFETCH_SMALL_BYTES = 64 << 10, PREFETCH_SMALL_BYTES_STORE = SHARD_BLOCK };
+
+static inline uint64_t prefetch_small_bytes(bool store)
+{
+	return store ? PREFETCH_SMALL_BYTES_STORE : PREFETCH_SMALL_BYTES;
+}
 
 struct prefetch_stream_options {
 	struct shard_view *view; /* not owned; outlives the stream */

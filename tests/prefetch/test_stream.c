@@ -751,7 +751,8 @@ static void check_window(const struct setup *setup, uint64_t window)
 	prefetch_free(t.p);
 }
 
-/* Where neighbours in storage are used soon after each other, and in a store, the window of small samples is wide. */
+/* Where neighbours in storage are used soon after each other, and in a store, the window of small samples is wide.  Of
+ * larger ones it is so in order=chunk of a store. */
 static void the_window_is_wide_where_it_merges_reads(void **state)
 {
 	static const uint64_t small = 4096;
@@ -770,6 +771,8 @@ static void the_window_is_wide_where_it_merges_reads(void **state)
 	(void)state;
 	assert_true(data_bytes / N_FILES >= PREFETCH_SMALL_BYTES);
 	check_window(&(struct setup){ .memory = 256 << 20, .view.order = SHARD_ORDER_CHUNK }, 32 << 20);
+	check_window(&(struct setup){ .memory = 256 << 20, .view.order = SHARD_ORDER_CHUNK, .store = true }, 96 << 20);
+	check_window(&(struct setup){ .memory = 256 << 20, .view.order = SHARD_ORDER_FULL, .store = true }, 32 << 20);
 	dataset_new(&data, 100, 1, &small, 1);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		check_window(&cases[i].setup, cases[i].window);

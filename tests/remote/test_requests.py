@@ -61,6 +61,39 @@ def test_a_mount_reads_a_chunk_by_one_request(http_store, url, mount):
 
 
 @pytest.fixture
+def large(build_dir, scratch, http_store):
+    """The URL and the bytes of a dataset whose files a disk reads one by one."""
+    datasets.write_tree(scratch / "source", classes=3, per_class=100, sizes=(110_000,))
+    tools.mkshard("pack", "--shard-size=16M", scratch / "source", http_store.root / "train")
+    http_store.set(latency_ms=5)
+    return f"{http_store.url}/train", 300 * 110_000
+
+
+@pytest.mark.parametrize("order", ["chunk,chunk=1M,pool=8M", "none"], ids=["chunk", "none"])
+def test_larger_files_that_lie_side_by_side_come_together(order, http_store, large, mount):
+    """A MiB by a request, but for the first turns and the ends of shards."""
+    url, size = large
+    for _ in range(8):
+        before, asked = drops(), requests(http_store)
+        m = mount(url, f"rank=0,world=1,order={order},memory=256M")
+        control.settled(m)
+        asked = requests(http_store) - asked
+        m.unmount()
+        if drops() == before:
+            assert 0 < asked <= 2.5 * size / (1 << 20)
+            return
+    pytest.skip("the kernel's caches were dropped during each of 8 tries")
+
+
+def test_a_stage_reads_larger_samples_by_the_chunk(build_dir, http_store, large):
+    url, size = large
+    done = tools.run([sys.executable, "-c", STAGE.replace("64M", "256M"), tools.ROOT / "gpu_stage" / "python", url, "300"],
+                     env={"DDPFS_STAGE_LIB": build_dir / "gpu_stage" / "libddpfs_stage.so"})
+    assert int(done.stdout) == 300
+    assert requests(http_store) <= 2.5 * 2 * size / (1 << 20), "two epochs at most"
+
+
+@pytest.fixture
 def webdataset(build_dir, http_store):
     """The URL of tars of pictures and labels, indexed where they are, and the files."""
     files = datasets.write_webdataset(http_store.root / "train", FILES, SIZE)
