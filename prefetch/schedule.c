@@ -824,7 +824,8 @@ static bool may_fetch(struct prefetch *p, const struct prefetch_stream *s)
 	return s->ahead_bytes < window_now(p, s) + s->lag_bytes;
 }
 
-/* Fetches the next sample of a stream that is not in memory.  Returns true when one was fetched. */
+/* Fetches the next sample of a stream that is not in memory.  Returns true when one was fetched, or when turns were
+ * passed over: then more can be announced, for which fetching may wait. */
 static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 {
 	if (!s->following || s->forgotten || p->schedule.share_pending)
@@ -839,6 +840,7 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 		prefetch_lock_for_scope(p);
 		s->limit = p->sink->ops->announce ? s->announce_done : s->announced;
 	}
+	uint64_t from = s->fetch;
 	for (; s->fetch < s->limit && may_read(p) && !held_back(p, s); s->fetch++) {
 		uint32_t sample;
 		prefetch_lost_suspects(p, s);
@@ -867,7 +869,7 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 	}
 	if (s->options.warm_up && s->fetch == cache_timeline_end(&s->tl))
 		prefetch_warm_up_idle(p, false);
-	return false;
+	return s->fetch > from;
 }
 
 /* Starts reads of what the sink has lost, before those of the streams and within the same limits. */

@@ -130,6 +130,20 @@ static void a_store_reads_a_full_shuffle_one_by_one(void **state)
 	assert_in_range(o.reads, N_FILES * 3 / 4, N_FILES);
 }
 
+/* A read of neighbours begins in the window, and is as long as the landing memory allows. */
+static void reads_of_chunks_are_bounded(void **state)
+{
+	const struct shard_view_options long_chunk = {
+		.order = SHARD_ORDER_CHUNK, .chunk_bytes = 4 << 20, .pool_bytes = 16 << 20
+	};
+	const uint64_t memory = 64 << 20, longest = prefetch_landing_bytes(memory) / 8;
+	(void)state;
+	struct outcome o = read_ahead(&long_chunk, true, memory);
+	assert_in_range(o.longest, SHARD_BLOCK + 1, longest);
+	assert_in_range(o.stored, 1, N_FILES - 1);
+	assert_in_range(o.stream.window_bytes, o.stream.window_limit - longest, o.stream.window_limit + longest);
+}
+
 static int group_set_up(void **state)
 {
 	(void)state;
@@ -151,6 +165,7 @@ int main(void)
 		cmocka_unit_test(a_disk_reads_each_file_alone),
 		cmocka_unit_test(a_store_reads_the_stored_order_by_the_megabyte),
 		cmocka_unit_test(a_store_reads_a_full_shuffle_one_by_one),
+		cmocka_unit_test(reads_of_chunks_are_bounded),
 	};
 	return cmocka_run_group_tests_name("prefetch/store_reads", tests, group_set_up, group_tear_down);
 }
