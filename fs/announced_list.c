@@ -152,6 +152,11 @@ const char *fs_announced_list_name(const struct fs_announced_list *list)
 	return list->name;
 }
 
+uint64_t fs_announced_list_bytes(const struct fs_announced_list *list)
+{
+	return list->n_blocks * FS_ORDER_BLOCK * sizeof(uint32_t);
+}
+
 /* ---- entries ---- */
 
 void fs_announced_piece_begin(struct fs_announced_list *list, struct fs_announced_piece *ret_piece)

@@ -90,6 +90,8 @@ struct fs_announced_state {
 uint32_t fs_announced_list_id(const struct fs_announced_list *list); /* the same of all parts of a list */
 uint64_t fs_announced_list_buffer(const struct fs_announced_list *list);
 const char *fs_announced_list_name(const struct fs_announced_list *list);
+/* Returns the bytes of its entries; what several parts share counts for each. With the caller's lock held. */
+uint64_t fs_announced_list_bytes(const struct fs_announced_list *list);
 
 /* Makes the chunks that are due, and gives back what was read. With the caller's lock held.
  * Returns 1: the engine should ask again (prefetch_stream_refresh); 0: nothing new; -ENOMEM. */

@@ -21,6 +21,7 @@ enum {
 	REST_MS = 1000,     /* a list that was read to its end ends when nothing was appended for so long */
 	OTHERS_MAX = 64,    /* opens after the end of the last list, from which on the mount's order is not known */
 };
+_Static_assert(FS_GUEST_LISTS < FS_ANNOUNCED_LISTS, "guests leave lists to others");
 _Static_assert(LISTS_MAX >= 2 * FS_ANNOUNCED_LISTS + PARTS_MAX, "a list, the one that replaces it, and all parts");
 static const uint64_t MEMORY_MIN = 64 << 20; /* bytes that orders may always take */
 
@@ -44,6 +45,7 @@ struct fs_announced_orders {
 	void (*wake)(void *arg);
 	void *arg;
 	struct fs_order_memory *memory;
+	uint64_t cap_bytes; /* main's: of the request that is answered */
 
 	pthread_mutex_t lock; /* guards the fields of the table, but those of the recognise thread */
 	struct held table[LISTS_MAX];
@@ -58,7 +60,13 @@ struct fs_announced_orders {
 uint64_t fs_announced_orders_limit(struct fs_announced_orders *orders)
 {
 	uint64_t part = fs_budget_bytes(orders->server->budget) / 4;
-	return part > MEMORY_MIN ? part : MEMORY_MIN;
+	part = part > MEMORY_MIN ? part : MEMORY_MIN;
+	return part < orders->cap_bytes ? part : orders->cap_bytes;
+}
+
+void fs_announced_orders_cap(struct fs_announced_orders *orders, uint64_t cap_bytes)
+{
+	orders->cap_bytes = cap_bytes;
 }
 
 int fs_announced_orders_new(struct fs_server *server, struct fs_view *view, void (*wake)(void *arg), void *arg,
@@ -77,6 +85,7 @@ int fs_announced_orders_new(struct fs_server *server, struct fs_view *view, void
 	orders->wake = wake;
 	orders->arg = arg;
 	orders->next_id = 1;
+	orders->cap_bytes = UINT64_MAX;
 	pthread_mutex_init(&orders->lock, NULL);
 	*ret_orders = orders;
 	return 0;
@@ -305,6 +314,53 @@ bool fs_announced_orders_forget(struct fs_announced_orders *orders, const char *
 	if (found)
 		orders->wake(orders->arg);
 	return found;
+}
+
+/* ---- guests ---- */
+
+/* Whether the list is this guest's; NULL: any guest's. */
+static bool is_guest(const char *name, const char *owner)
+{
+	size_t digits = strspn(name, "0123456789");
+	return owner ? strncmp(name, owner, strlen(owner)) == 0 : digits > 0 && name[digits] == ':';
+}
+
+uint64_t fs_announced_orders_bytes(struct fs_announced_orders *orders, const char *owner)
+{
+	uint64_t bytes = 0;
+	lock_for_scope(&orders->lock);
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		const struct fs_announced_list *list = orders->table[i].list;
+		if (list && is_guest(fs_announced_list_name(list), owner))
+			bytes += fs_announced_list_bytes(list);
+	}
+	return bytes;
+}
+
+/* Places of the table that guests have, and lists of those that are not ending. Under the lock. */
+static void count_guests(
+        const struct fs_announced_orders *orders, const char *owner, unsigned *ret_places, unsigned *ret_lists)
+{
+	*ret_places = *ret_lists = 0;
+	for (unsigned i = 0; i < LISTS_MAX; i++) {
+		const struct held *held = &orders->table[i];
+		if (!held->list || !is_guest(fs_announced_list_name(held->list), owner))
+			continue;
+		++*ret_places;
+		*ret_lists += !held->ending && !held->closed;
+	}
+}
+
+bool fs_announced_orders_guest_may(struct fs_announced_orders *orders, const char *owner, const char *name)
+{
+	unsigned places, all_places, lists, all_lists;
+	lock_for_scope(&orders->lock);
+	count_guests(orders, owner, &places, &lists);
+	count_guests(orders, NULL, &all_places, &all_lists);
+	/* A list that was replaced keeps its place until the recognise thread has ended it. */
+	if (places >= 2 * FS_GUEST_LISTS_USER || all_places >= 2 * FS_GUEST_LISTS)
+		return false;
+	return find(orders, name) || (lists < FS_GUEST_LISTS_USER && all_lists < FS_GUEST_LISTS);
 }
 
 /* ---- opens ---- */

@@ -27,7 +27,11 @@
 struct fs_server;
 struct fs_view;
 
-enum { FS_ANNOUNCED_LISTS = 64 };
+enum {
+	FS_ANNOUNCED_LISTS = 64,
+	FS_GUEST_LISTS_USER = 32, /* lists of one guest: two for each of 16 ranks */
+	FS_GUEST_LISTS = 48,      /* lists of all guests */
+};
 
 struct fs_announced_orders; /* opaque */
 
@@ -53,8 +57,17 @@ void fs_announced_orders_undo(struct fs_announced_orders *orders, struct fs_anno
 /* Ends the list. Returns false if there is none. */
 bool fs_announced_orders_forget(struct fs_announced_orders *orders, const char *name);
 
-/* Returns the most bytes that orders may take now: a quarter of the mount's budget, at least 64 MiB. */
+/* Returns the most bytes that orders may take now: a quarter of the mount's budget, at least 64 MiB; or the cap. */
 uint64_t fs_announced_orders_limit(struct fs_announced_orders *orders);
+/* Caps what fs_announced_orders_limit returns; UINT64_MAX: there is no cap. */
+void fs_announced_orders_cap(struct fs_announced_orders *orders, uint64_t cap_bytes);
+
+/* Guests' lists (fs/follow_request.h) have names that begin with "UID:". @owner: this text of one guest; NULL: all
+ * guests. Returns the bytes of their entries, also of lists that are about to end. */
+uint64_t fs_announced_orders_bytes(struct fs_announced_orders *orders, const char *owner);
+/* Returns whether this guest may begin to write into the list `name`: it is there, or he may have one more. */
+bool fs_announced_orders_guest_may(struct fs_announced_orders *orders, const char *owner, const char *name);
+
 /* Returns the memory of the orders. */
 struct fs_order_memory *fs_announced_orders_memory(struct fs_announced_orders *orders);
 

@@ -364,19 +364,26 @@ static json_t *answer_history(struct fs_server *server, struct fs_view *view, js
 	return reply;
 }
 
-static json_t *answer_follow(struct fs_server *server, struct fs_view *view, json_t *request)
+static json_t *follow(
+        struct fs_server *server, struct fs_view *view, json_t *request, const struct fs_follow_input *input)
 {
 	if (server->options.n_ranks > 0)
 		return refuse(
 		        "a mount of several ranks follows the orders of its ranks: announce orders to a mount with "
 		        "view=all, or to one of a single rank");
-	return fs_follow_request(server, view, request, server->control_passed);
+	return fs_follow_request(server, view, request, input);
+}
+
+static json_t *answer_follow(struct fs_server *server, struct fs_view *view, json_t *request)
+{
+	const struct fs_follow_input input = { .fd = server->control_passed };
+	return follow(server, view, request, &input);
 }
 
 static const struct command {
 	const char *name;
 	json_t *(*answer)(struct fs_server *server, struct fs_view *view, json_t *request);
-	const char *keys[12]; /* besides "cmd" and "rank"; ended by NULL */
+	const char *keys[13]; /* besides "cmd" and "rank"; ended by NULL */
 } commands[] = {
 	{ "info", answer_info, { NULL } },
 	{ "stat", answer_stat, { NULL } },
@@ -390,7 +397,7 @@ static const struct command {
 	{ "restart", answer_restart, { "program", NULL } },
 	{ "follow", answer_follow,
 	        { "list", "how", "form", "bytes", "listing", "dir", "table", "skip_unknown", "buffer", "reason", "size",
-	                NULL } },
+	                "from", NULL } },
 };
 
 static bool knows(const struct command *command, const char *key)
@@ -461,6 +468,29 @@ char *fs_control_answer(struct fs_server *server, const char *line, size_t len)
 	if (!find_view(server, request, &view))
 		return finish(refuse("\"rank\" must be a rank that the mount shows"));
 	return finish(command->answer(server, view, request));
+}
+
+char *fs_control_answer_guest(struct fs_server *server, uid_t uid, uint64_t ino, const char *bytes, size_t len)
+{
+	const char *end = memchr(bytes, '\n', len);
+	json_t *refusal = NULL;
+	struct fs_node node;
+	if (!end)
+		return finish(refuse("a request is one line of JSON, and what is announced comes behind it"));
+	cleanup_json json_t *request = json_loadb(bytes, (size_t)(end - bytes), JSON_REJECT_DUPLICATES, NULL);
+	const struct command *command = find(request, &refusal);
+	if (!command)
+		return finish(refusal);
+	if (command->answer != answer_follow)
+		return finish(refuse(
+		        "only announcements (follow) are taken from users of the mount: other requests go to the "
+		        "control socket, and are for root and the user who mounted"));
+	if (fs_server_node(server, ino, &node) < 0 || node.kind != FS_ROOT || !fs_server_view(server, node))
+		return finish(refuse("announce at the root of the mount: this is a directory below it"));
+	const struct fs_follow_input input = {
+		.fd = -1, .guest = true, .uid = uid, .data = end + 1, .size = len - (size_t)(end + 1 - bytes)
+	};
+	return finish(follow(server, fs_server_view(server, node), request, &input));
 }
 
 /* ---- the socket ---- */

@@ -11,6 +11,8 @@
 
 #include <poll.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
 
 #include "shard/base/control_client.h"
 
@@ -40,5 +42,9 @@ void fs_control_serve(struct fs_control *control, const struct pollfd *polls, si
 /* Answers one request line (without newline). Returns the reply with its newline, malloc'd; NULL: out of memory. For
  * tests, too. */
 char *fs_control_answer(struct fs_server *server, const char *line, size_t len);
+
+/* The same for a guest's request (fs/guest_announcements.h): `bytes` holds the line, its newline, and the data.
+ * @ino: of the directory that was asked. Guests may announce, and nothing else. */
+char *fs_control_answer_guest(struct fs_server *server, uid_t uid, uint64_t ino, const char *bytes, size_t len);
 
 #endif

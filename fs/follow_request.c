@@ -29,6 +29,7 @@ enum {
 	TEXT_MAX = 16 << 20, /* bytes of text in one request */
 	BEAT_PIECES = 64,    /* pieces between two beats */
 	NAME_MAX_LEN = FS_HANDOVER_LIST_NAME - 1,
+	OWNER_LEN = sizeof("4294967295:") - 1, /* at most, of what stands before a guest's names */
 };
 static const char ALL_PREFIX[] = ".ddpfs/all/";
 
@@ -38,9 +39,12 @@ struct asked {
 	struct fs_view *view;
 	struct fs_announced_orders *orders;
 	struct fs_order_numbers *numbers;
-	int fd;
-	const char *list, *how, *form, *listing, *dir, *table;
-	uint64_t bytes, size, buffer;
+	const struct fs_follow_input *input;
+	char owner[OWNER_LEN + 1];            /* a guest's, as it stands before his names; else "" */
+	const char *list_given, *table_given; /* names as the request has them */
+	char list[NAME_MAX_LEN + 1], table[NAME_MAX_LEN + 1];
+	const char *how, *form, *listing, *dir;
+	uint64_t bytes, size, buffer, from;
 	bool skip_unknown;
 	struct fs_order_numbering *numbering; /* of numbers */
 	/* Where samples go: */
@@ -67,12 +71,21 @@ static json_t *refuse_at(const char *code, int64_t at, const char *fmt, ...)
 
 static json_t *refuse_rc(const struct asked *a, int rc)
 {
+	if (rc == -ENOSPC && a->input->guest)
+		return refuse_at("space", (int64_t)(a->from + a->at),
+		        "one user may take half of the memory that this mount has for announced orders, and all users "
+		        "three quarters; that is full: announce smaller windows (append)");
 	if (rc == -ENOSPC)
 		return refuse_at("space", (int64_t)a->at,
 		        "announced orders may take %" PRIu64
 		        " MiB of this mount's memory, and that is full: announce smaller windows (append), or "
 		        "mount with more memory=",
 		        (fs_announced_orders_limit(a->orders) + (1 << 20) - 1) >> 20);
+	if (rc == -E2BIG && a->input->guest)
+		return refuse_at("lists", -1,
+		        "one user may announce %d lists, and all users who do not own the mount %d: end one of them "
+		        "first",
+		        FS_GUEST_LISTS_USER, FS_GUEST_LISTS);
 	if (rc == -E2BIG)
 		return refuse_at("lists", -1, "there are %d lists already: end one of them first", FS_ANNOUNCED_LISTS);
 	return refuse_at("invalid", -1, "%s", base_err_str(rc));
@@ -80,14 +93,19 @@ static json_t *refuse_rc(const struct asked *a, int rc)
 
 /* ---- the request ---- */
 
-static bool name_is_valid(const char *name)
+static size_t name_max(const struct asked *a)
+{
+	return a->input->guest ? NAME_MAX_LEN - OWNER_LEN : NAME_MAX_LEN;
+}
+
+static bool name_is_valid(const struct asked *a, const char *name)
 {
 	size_t len = strlen(name);
 	for (size_t i = 0; i < len; i++) {
 		if (name[i] <= ' ' || name[i] > '~')
 			return false;
 	}
-	return len > 0 && len <= NAME_MAX_LEN;
+	return len > 0 && len <= name_max(a);
 }
 
 static bool reason_is_valid(const char *reason)
@@ -110,19 +128,21 @@ static const char *text_of(json_t *request, const char *key, const char *otherwi
 static json_t *parse(struct asked *a, json_t *request)
 {
 	json_t *bytes = json_object_get(request, "bytes");
-	a->list = text_of(request, "list", "default");
+	a->list_given = text_of(request, "list", "default");
 	a->how = text_of(request, "how", "replace");
 	a->form = text_of(request, "form", "text");
 	a->listing = text_of(request, "listing", "sorted");
 	a->dir = text_of(request, "dir", "");
-	a->table = text_of(request, "table", "");
+	a->table_given = text_of(request, "table", "");
 	a->skip_unknown = json_is_true(json_object_get(request, "skip_unknown"));
-	if (!a->list || !a->how || !a->form || !a->listing || !a->dir || !a->table)
+	if (!a->list_given || !a->how || !a->form || !a->listing || !a->dir || !a->table_given)
 		return refuse_at(
 		        "invalid", -1, "\"list\", \"how\", \"form\", \"listing\", \"dir\" and \"table\" must be texts");
-	if (!name_is_valid(a->list) || (*a->table && !name_is_valid(a->table)))
-		return refuse_at("invalid", -1, "the name of a list has 1 to %d printable ASCII characters, no spaces",
-		        NAME_MAX_LEN);
+	if (!name_is_valid(a, a->list_given) || (*a->table_given && !name_is_valid(a, a->table_given)))
+		return refuse_at("invalid", -1, "the name of a list has 1 to %zu printable ASCII characters, no spaces",
+		        name_max(a));
+	snprintf(a->list, sizeof(a->list), "%s%s", a->owner, a->list_given);
+	snprintf(a->table, sizeof(a->table), "%s%s", *a->table_given ? a->owner : "", a->table_given);
 	if (bytes && (!json_is_integer(bytes) || json_integer_value(bytes) < 0))
 		return refuse_at("invalid", -1, "\"bytes\" must be a whole number");
 	a->bytes = (uint64_t)json_integer_value(bytes);
@@ -134,24 +154,41 @@ static json_t *parse(struct asked *a, json_t *request)
 	a->buffer = (uint64_t)json_integer_value(buffer);
 	json_int_t size = json_integer_value(json_object_get(request, "size"));
 	a->size = size > 0 ? (uint64_t)size : 0;
+	json_int_t from = json_integer_value(json_object_get(request, "from"));
+	a->from = from > 0 && from < INT64_MAX / 2 ? (uint64_t)from : 0;
 	return NULL;
 }
 
-/* Checks the descriptor. Returns NULL, or a refusal. */
-static json_t *check_fd(const struct asked *a)
+/* Checks where the entries come from. Returns NULL and the bytes there, or a refusal. */
+static json_t *check_source(const struct asked *a, uint64_t *ret_there)
 {
 	struct stat st;
 	struct statfs fs;
-	uint64_t size = strcmp(a->form, "u64") == 0 ? 8 : strcmp(a->form, "u32") == 0 ? 4 : 1;
-	if (a->fd < 0)
+	int fd = a->input->fd;
+	*ret_there = a->input->size;
+	if (a->input->guest)
+		return NULL;
+	if (fd < 0)
 		return refuse_at("invalid", -1, "an announcement needs a descriptor of the memory that holds it");
-	if (fstat(a->fd, &st) < 0 || fstatfs(a->fd, &fs) < 0 || !S_ISREG(st.st_mode) ||
+	if (fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0 || !S_ISREG(st.st_mode) ||
 	        (unsigned long)fs.f_type != TMPFS_MAGIC)
 		return refuse_at("invalid", -1, "the descriptor must be a memfd, or a file on tmpfs");
+	*ret_there = (uint64_t)st.st_size;
+	return NULL;
+}
+
+/* Checks the entries' source and form. Returns NULL, or a refusal. */
+static json_t *check_entries(const struct asked *a)
+{
+	uint64_t there, size = strcmp(a->form, "u64") == 0 ? 8 : strcmp(a->form, "u32") == 0 ? 4 : 1;
+	json_t *refusal = check_source(a, &there);
+	if (refusal)
+		return refusal;
 	if (a->bytes == 0)
 		return refuse_at("invalid", -1, "nothing is announced: give at least one entry");
-	if ((uint64_t)st.st_size < a->bytes)
-		return refuse_at("invalid", -1, "the descriptor's file is shorter than \"bytes\"");
+	if (there < a->bytes)
+		return refuse_at("invalid", -1, "%s is shorter than \"bytes\"",
+		        a->input->guest ? "what comes behind the request" : "the descriptor's file");
 	if (a->bytes % size != 0)
 		return refuse_at("invalid", -1, "\"bytes\" is no multiple of a number's %" PRIu64 " bytes", size);
 	if (size == 1 && strcmp(a->form, "text") != 0)
@@ -162,10 +199,15 @@ static json_t *check_fd(const struct asked *a)
 	return NULL;
 }
 
-static int read_all(int fd, uint8_t *buf, size_t n, uint64_t offset)
+/* Gets n bytes of the entries. @offset + n: at most a->bytes. */
+static int read_all(const struct asked *a, uint8_t *buf, size_t n, uint64_t offset)
 {
+	if (a->input->guest) {
+		memcpy(buf, a->input->data + offset, n);
+		return 0;
+	}
 	while (n > 0) {
-		ssize_t got = pread(fd, buf, n, (off_t)offset);
+		ssize_t got = pread(a->input->fd, buf, n, (off_t)offset);
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got <= 0)
@@ -206,7 +248,7 @@ static int take_numbers(struct asked *a)
 		return -ENOMEM;
 	for (uint64_t pieces = 0; a->at < n; pieces++) {
 		size_t some = n - a->at < PIECE ? (size_t)(n - a->at) : PIECE;
-		int rc = read_all(a->fd, raw, some * size, a->at * size);
+		int rc = read_all(a, raw, some * size, a->at * size);
 		for (size_t i = 0; rc == 0 && i < some; i++) {
 			uint64_t number;
 			uint32_t small;
@@ -217,10 +259,11 @@ static int take_numbers(struct asked *a)
 				number = small;
 			}
 			if (number >= most) {
-				a->refusal = refuse_at("range", (int64_t)(a->at + i),
+				uint64_t place = a->from + a->at + i;
+				a->refusal = refuse_at("range", (int64_t)place,
 				        "index %" PRIu64 " at place %" PRIu64 " is out of range: there are %" PRIu64
 				        " files",
-				        number, a->at + i, most);
+				        number, place, most);
 				return -ERANGE;
 			}
 			samples[i] = fs_order_numbering_sample(a->numbering, number);
@@ -243,9 +286,11 @@ static json_t *find_numbering(struct asked *a)
 	int rc;
 	if (strcmp(a->listing, "table") == 0) {
 		rc = fs_order_numbers_table(a->numbers, a->table, &a->numbering);
+		if (rc < 0 && a->input->guest && fs_order_numbers_is_of_list(a->table_given)) /* it is everybody's */
+			rc = fs_order_numbers_table(a->numbers, a->table_given, &a->numbering);
 		return rc == 0 ? NULL
 		               : refuse_at("table", -1, "there is no table of files '%s': announce its paths first",
-		                         a->table);
+		                         a->table_given);
 	}
 	if (!imagefolder && strcmp(a->listing, "sorted") != 0)
 		return refuse_at("invalid", -1, "\"listing\" must be \"sorted\", \"imagefolder\" or \"table\"");
@@ -292,7 +337,7 @@ static int refuse_path(struct asked *a, const char *path, int rc)
 	char quoted[256];
 	if (rc != -ENOENT && rc != -ENOTDIR && rc != -EISDIR)
 		return rc;
-	a->refusal = refuse_at("unknown", (int64_t)a->at,
+	a->refusal = refuse_at("unknown", (int64_t)(a->from + a->at),
 	        "'%s': %s: give paths as the mount shows them, or leave out others with --skip-unknown "
 	        "(skip_unknown=True)",
 	        base_err_quote(path, quoted, sizeof(quoted)),
@@ -305,7 +350,7 @@ static int take_text(struct asked *a)
 	uint32_t samples[256];
 	size_t n = 0;
 	cleanup_free char *text = malloc(a->bytes + 1);
-	int rc = text ? read_all(a->fd, (uint8_t *)text, a->bytes, 0) : -ENOMEM;
+	int rc = text ? read_all(a, (uint8_t *)text, a->bytes, 0) : -ENOMEM;
 	if (rc < 0)
 		return rc;
 	text[a->bytes] = '\0';
@@ -368,7 +413,8 @@ static int learn(struct asked *a, const uint64_t *indices, size_t n, char ret_ta
 static json_t *answer_learn(struct asked *a)
 {
 	char table[FS_ORDER_TABLE_NAME], text[320];
-	json_t *refusal = check_fd(a);
+	uint64_t *after_ns = &a->server->learn_after_ns[a->input->guest];
+	json_t *refusal = check_entries(a);
 	if (refusal)
 		return refusal;
 	if (strcmp(a->form, "u64") != 0 || a->bytes > PREFETCH_DRAWN_MAX * sizeof(uint64_t))
@@ -380,7 +426,7 @@ static json_t *answer_learn(struct asked *a)
 		return json_pack("{s:b,s:b,s:b}", "ok", 1, "found", 0, "more", 0);
 	size_t n = a->bytes / sizeof(uint64_t);
 	cleanup_free uint64_t *indices = malloc(a->bytes);
-	int rc = indices ? read_all(a->fd, (uint8_t *)indices, a->bytes, 0) : -ENOMEM;
+	int rc = indices ? read_all(a, (uint8_t *)indices, a->bytes, 0) : -ENOMEM;
 	for (size_t i = 0; rc == 0 && i < n; i++) {
 		if (indices[i] >= a->size)
 			return refuse_at("range", (int64_t)i,
@@ -388,12 +434,12 @@ static json_t *answer_learn(struct asked *a)
 			        indices[i], i, a->size);
 	}
 	uint64_t began_ns = base_now_ns();
-	if (rc == 0 && began_ns < a->server->learn_after_ns)
+	if (rc == 0 && began_ns < *after_ns)
 		rc = -EAGAIN;
 	if (rc == 0) {
 		rc = learn(a, indices, n, table, text, sizeof(text));
 		uint64_t ended_ns = base_now_ns();
-		a->server->learn_after_ns = rc == 0 ? 0 : ended_ns + (ended_ns - began_ns) * LEARN_SHARE;
+		*after_ns = rc == 0 ? 0 : ended_ns + (ended_ns - began_ns) * LEARN_SHARE;
 	}
 	if (rc == -EAGAIN || rc == -ENOENT)
 		return json_pack("{s:b,s:b,s:b}", "ok", 1, "found", 0, "more", rc == -EAGAIN);
@@ -405,7 +451,7 @@ static json_t *answer_learn(struct asked *a)
 
 static json_t *reply_to(const struct asked *a, uint64_t length)
 {
-	return json_pack("{s:b,s:s,s:I,s:I,s:I,s:I}", "ok", 1, "list", a->list, "entries", (json_int_t)a->entries,
+	return json_pack("{s:b,s:s,s:I,s:I,s:I,s:I}", "ok", 1, "list", a->list_given, "entries", (json_int_t)a->entries,
 	        "skipped", (json_int_t)a->skipped, "length", (json_int_t)length, "order_memory_bytes",
 	        (json_int_t)fs_order_memory_bytes(fs_announced_orders_memory(a->orders)));
 }
@@ -423,7 +469,7 @@ static json_t *answer_table(struct asked *a)
 		fs_order_numbers_drop(a->numbers, a->table);
 		return reply_to(a, 0);
 	}
-	json_t *refusal = check_fd(a);
+	json_t *refusal = check_entries(a);
 	if (refusal)
 		return refusal;
 	if (strcmp(a->form, "text") != 0)
@@ -446,21 +492,53 @@ static json_t *answer_none(struct asked *a, struct fs_sampler_streams *samplers,
 	return reply_to(a, 0);
 }
 
+/* ---- guests ---- */
+
+static uint64_t minus(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : 0;
+}
+
+/* Lets the orders take so many more bytes as this guest may. */
+static void bound_guest(struct asked *a)
+{
+	uint64_t most = fs_announced_orders_limit(a->orders);
+	uint64_t own = fs_announced_orders_bytes(a->orders, a->owner) + fs_order_numbers_bytes(a->numbers, a->owner);
+	uint64_t all = fs_announced_orders_bytes(a->orders, NULL) + fs_order_numbers_bytes(a->numbers, NULL);
+	uint64_t left = minus(most / 2, own), left_all = minus(most / 4 * 3, all);
+	uint64_t now = fs_order_memory_bytes(fs_announced_orders_memory(a->orders));
+	fs_announced_orders_cap(a->orders, now + (left < left_all ? left : left_all));
+	fs_order_numbers_owner(a->numbers, a->owner);
+}
+
+static void unbound(struct asked *a)
+{
+	fs_announced_orders_cap(a->orders, UINT64_MAX);
+	fs_order_memory_limit(fs_announced_orders_memory(a->orders), fs_announced_orders_limit(a->orders));
+	fs_order_numbers_owner(a->numbers, "");
+}
+
 static json_t *answer_list(struct asked *a, struct fs_sampler_streams *samplers)
 {
 	struct fs_announced_piece piece;
 	uint64_t length = 0;
-	json_t *refusal = check_fd(a);
+	json_t *refusal = check_entries(a);
 	if (!refusal && strcmp(a->form, "text") != 0)
 		refusal = find_numbering(a);
 	if (refusal)
 		return refusal;
-	int rc = fs_announced_orders_begin(a->orders, a->list, strcmp(a->how, "append") == 0, a->buffer, &piece);
+	int rc = a->input->guest && !fs_announced_orders_guest_may(a->orders, a->owner, a->list) ? -E2BIG : 0;
+	if (rc == 0)
+		rc = fs_announced_orders_begin(a->orders, a->list, strcmp(a->how, "append") == 0, a->buffer, &piece);
 	if (rc < 0)
 		return refuse_rc(a, rc);
 	a->piece = &piece;
 	rc = take_all(a);
 	a->piece = NULL;
+	if (rc == 0 && a->entries == 0 && a->input->guest) { /* other pieces of the list may have some */
+		fs_announced_orders_undo(a->orders, &piece);
+		return reply_to(a, 0);
+	}
 	if (rc == 0 && a->entries == 0) {
 		a->refusal = refuse_at("unknown", -1,
 		        "none of the %" PRIu64 " entries is a file of the dataset's samples", a->skipped);
@@ -476,30 +554,43 @@ static json_t *answer_list(struct asked *a, struct fs_sampler_streams *samplers)
 	return reply_to(a, length);
 }
 
-json_t *fs_follow_request(struct fs_server *server, struct fs_view *view, json_t *request, int fd)
+static json_t *answer(struct asked *a, struct fs_sampler_streams *samplers, json_t *request)
+{
+	if (strcmp(a->how, "end") == 0) {
+		fs_announced_orders_forget(a->orders, a->list);
+		return reply_to(a, 0);
+	}
+	if (strcmp(a->how, "none") == 0)
+		return answer_none(a, samplers, request);
+	if (strcmp(a->how, "table") == 0 || strcmp(a->how, "table-end") == 0)
+		return answer_table(a);
+	if (strcmp(a->how, "learn") == 0)
+		return answer_learn(a);
+	if (strcmp(a->how, "replace") != 0 && strcmp(a->how, "append") != 0)
+		return refuse_at("invalid", -1,
+		        "\"how\" must be \"replace\", \"append\", \"end\", \"none\", \"table\", \"table-end\" or "
+		        "\"learn\"");
+	return answer_list(a, samplers);
+}
+
+json_t *fs_follow_request(
+        struct fs_server *server, struct fs_view *view, json_t *request, const struct fs_follow_input *input)
 {
 	struct fs_sampler_streams *samplers = server->samplers[view->number];
-	struct asked a = { .server = server, .view = view, .fd = fd };
-	json_t *refusal = parse(&a, request);
-	if (refusal)
-		return refusal;
+	struct asked a = { .server = server, .view = view, .input = input };
+	if (input->guest)
+		snprintf(a.owner, sizeof(a.owner), "%" PRIu32 ":", (uint32_t)input->uid);
+	json_t *reply = parse(&a, request);
+	if (reply)
+		return reply;
 	if (!samplers)
 		return refuse_at("invalid", -1, "the mount is being set up: ask again");
 	a.orders = fs_sampler_streams_orders(samplers);
 	a.numbers = fs_sampler_streams_numbers(samplers);
-	if (strcmp(a.how, "end") == 0) {
-		fs_announced_orders_forget(a.orders, a.list);
-		return reply_to(&a, 0);
-	}
-	if (strcmp(a.how, "none") == 0)
-		return answer_none(&a, samplers, request);
-	if (strcmp(a.how, "table") == 0 || strcmp(a.how, "table-end") == 0)
-		return answer_table(&a);
-	if (strcmp(a.how, "learn") == 0)
-		return answer_learn(&a);
-	if (strcmp(a.how, "replace") != 0 && strcmp(a.how, "append") != 0)
-		return refuse_at("invalid", -1,
-		        "\"how\" must be \"replace\", \"append\", \"end\", \"none\", \"table\", \"table-end\" or "
-		        "\"learn\"");
-	return answer_list(&a, samplers);
+	if (input->guest)
+		bound_guest(&a);
+	reply = answer(&a, samplers, request);
+	if (input->guest)
+		unbound(&a);
+	return reply;
 }

@@ -10,6 +10,7 @@
 #include "fs/dir.h"
 #include "fs/stats_files.h"
 #include "fs/lookup_readahead.h"
+#include "fs/guest_announcements.h"
 #include "fs/hang_injection.h"
 #include "fs/epoch_list_reply.h"
 #include "fs/errors.h"
@@ -18,6 +19,7 @@
 #include "fs/read.h"
 #include "fs/server.h"
 #include "fs/worker_reads.h"
+#include "shard/base/control_client.h"
 
 static void do_init(void *userdata, struct fuse_conn_info *conn)
 {
@@ -199,15 +201,14 @@ static void do_retrieve_reply(fuse_req_t req, void *cookie, fuse_ino_t ino, off_
 static void do_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg, struct fuse_file_info *fi,
         unsigned flags, const void *in_buf, size_t in_bufsz, size_t out_bufsz)
 {
-	(void)ino;
-	(void)cmd;
+	struct fs_server *server = fs_server_of(req);
 	(void)arg;
 	(void)fi;
-	(void)flags;
-	(void)in_buf;
-	(void)in_bufsz;
-	(void)out_bufsz;
-	fuse_reply_err(req, ENOTTY);
+	if (cmd == BASE_ANNOUNCE_IOCTL && (flags & FUSE_IOCTL_DIR) && in_bufsz == BASE_ANNOUNCE_BYTES &&
+	        out_bufsz == BASE_ANNOUNCE_BYTES)
+		fs_guests_take(server->guests, req, ino, in_buf, in_bufsz);
+	else
+		fuse_reply_err(req, ENOTTY);
 }
 
 /* ---- extended attributes ---- */

@@ -10,14 +10,22 @@
 #include "fs/view.h"
 #include "prefetch/sampler/file_list.h"
 
-enum { SORTED, IMAGEFOLDER, TABLE };
+enum {
+	SORTED,
+	IMAGEFOLDER,
+	TABLE,
+	N_ALL = FS_ORDER_NUMBERINGS + FS_ORDER_NUMBERINGS_GUEST,
+	OF_ONE_GUEST = 4,
+};
+static const char OF_LIST[] = "list-";
 
 struct fs_order_numbers {
 	const struct shard_index *index;
 	struct fs_view *view;
 	struct fs_order_memory *memory;
 	uint64_t tick;
-	struct fs_order_numbering all[FS_ORDER_NUMBERINGS];
+	char owner[FS_ORDER_OWNER];           /* for whom numberings are made */
+	struct fs_order_numbering all[N_ALL]; /* the first FS_ORDER_NUMBERINGS are no guest's */
 };
 
 int fs_order_numbers_new(const struct shard_index *index, struct fs_view *view, struct fs_order_memory *memory,
@@ -45,14 +53,14 @@ void fs_order_numbers_free(struct fs_order_numbers *numbers)
 {
 	if (!numbers)
 		return;
-	for (unsigned i = 0; i < FS_ORDER_NUMBERINGS; i++)
+	for (unsigned i = 0; i < N_ALL; i++)
 		clear(numbers, &numbers->all[i]);
 	free(numbers);
 }
 
 static struct fs_order_numbering *find(struct fs_order_numbers *numbers, unsigned kind, const char *name)
 {
-	for (unsigned i = 0; i < FS_ORDER_NUMBERINGS; i++) {
+	for (unsigned i = 0; i < N_ALL; i++) {
 		struct fs_order_numbering *one = &numbers->all[i];
 		if (one->used_at == 0 || one->kind != kind || strcmp(one->name, name) != 0)
 			continue;
@@ -62,17 +70,54 @@ static struct fs_order_numbering *find(struct fs_order_numbers *numbers, unsigne
 	return NULL;
 }
 
-/* Returns an empty one, in the place of the one that was not used for the longest time; NULL: no memory. */
+void fs_order_numbers_owner(struct fs_order_numbers *numbers, const char *owner)
+{
+	snprintf(numbers->owner, sizeof(numbers->owner), "%s", owner);
+}
+
+uint64_t fs_order_numbers_bytes(const struct fs_order_numbers *numbers, const char *owner)
+{
+	uint64_t bytes = 0;
+	for (unsigned i = FS_ORDER_NUMBERINGS; i < N_ALL; i++) {
+		const struct fs_order_numbering *one = &numbers->all[i];
+		if (!owner || strcmp(one->owner, owner) == 0)
+			bytes += one->room * sizeof(*one->samples);
+	}
+	return bytes;
+}
+
+bool fs_order_numbers_is_of_list(const char *name)
+{
+	return strncmp(name, OF_LIST, sizeof(OF_LIST) - 1) == 0;
+}
+
+/* Finds where a new one goes: in the place of the one that was not used for the longest time. */
+static struct fs_order_numbering *place_for_new(struct fs_order_numbers *numbers)
+{
+	bool guest = *numbers->owner;
+	unsigned from = guest ? FS_ORDER_NUMBERINGS : 0, to = guest ? N_ALL : FS_ORDER_NUMBERINGS, own = 0;
+	struct fs_order_numbering *oldest = &numbers->all[from], *own_oldest = NULL;
+	for (unsigned i = from; i < to; i++) {
+		struct fs_order_numbering *one = &numbers->all[i];
+		oldest = one->used_at < oldest->used_at ? one : oldest;
+		if (!guest || strcmp(one->owner, numbers->owner) != 0)
+			continue;
+		own++;
+		own_oldest = !own_oldest || one->used_at < own_oldest->used_at ? one : own_oldest;
+	}
+	return own >= OF_ONE_GUEST ? own_oldest : oldest;
+}
+
+/* Returns an empty one; NULL: no memory. */
 static struct fs_order_numbering *make(struct fs_order_numbers *numbers, unsigned kind, const char *name)
 {
-	struct fs_order_numbering *one = &numbers->all[0];
 	char *copy = strdup(name);
 	if (!copy)
 		return NULL;
-	for (unsigned i = 1; i < FS_ORDER_NUMBERINGS; i++)
-		one = numbers->all[i].used_at < one->used_at ? &numbers->all[i] : one;
+	struct fs_order_numbering *one = place_for_new(numbers);
 	clear(numbers, one);
 	*one = (struct fs_order_numbering){ .name = copy, .kind = kind, .used_at = ++numbers->tick };
+	memcpy(one->owner, numbers->owner, sizeof(one->owner));
 	return one;
 }
 
@@ -210,7 +255,7 @@ int fs_order_numbers_of_list(
 	if (rc < 0)
 		return rc;
 	prefetch_list_kind(list, &sort, &filter);
-	snprintf(ret_name, FS_ORDER_TABLE_NAME, "list-%u-%u-%u-%u", prefetch_list_dir(list), sort, filter, first);
+	snprintf(ret_name, FS_ORDER_TABLE_NAME, "%s%u-%u-%u-%u", OF_LIST, prefetch_list_dir(list), sort, filter, first);
 	if (find(numbers, TABLE, ret_name))
 		return 0;
 	struct fs_order_numbering *one = make(numbers, TABLE, ret_name);

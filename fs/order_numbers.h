@@ -5,7 +5,8 @@
  *     imagefolder  the images below a directory as torchvision's ImageFolder numbers them
  *     table        paths that a trainer gave, in its order; or the list that prefetch/sampler/drawn.h has found
  *
- * A numbering is made when it is first used, and kept. The least recently used one is dropped for a new one.
+ * A numbering is made when it is first used, and kept. The least recently used one is dropped for a new one: a guest
+ * drops none of those who use the control socket, and of other guests only if he has fewer than 4.
  *
  * Memory: 4 bytes a file, counted in the memory of orders; none if the numbers are those of the samples in a row.
  * Threads: main. */
@@ -23,8 +24,10 @@ struct prefetch_list;
 struct fs_view;
 
 enum {
-	FS_ORDER_NUMBERINGS = 8,
-	FS_ORDER_TABLE_NAME = 56, /* bytes of a name that fs_order_numbers_of_list() gives */
+	FS_ORDER_NUMBERINGS = 8,        /* of those who use the control socket */
+	FS_ORDER_NUMBERINGS_GUEST = 16, /* of guests (fs/follow_request.h); 4 of one guest */
+	FS_ORDER_OWNER = 12,            /* bytes of "UID:" with its NUL */
+	FS_ORDER_TABLE_NAME = 56,       /* bytes of a name that fs_order_numbers_of_list() gives */
 };
 
 struct fs_order_numbers;   /* opaque: all numberings of a view */
@@ -33,6 +36,13 @@ struct fs_order_numbering; /* opaque: one of them, valid until the next call tha
 int fs_order_numbers_new(const struct shard_index *index, struct fs_view *view, struct fs_order_memory *memory,
         struct fs_order_numbers **ret_numbers);               /* -ENOMEM */
 void fs_order_numbers_free(struct fs_order_numbers *numbers); /* NULL is fine */
+
+/* Says for whom the calls after it make numberings: "UID:" of a guest, or "". */
+void fs_order_numbers_owner(struct fs_order_numbers *numbers, const char *owner);
+/* Returns the bytes of this guest's numberings; NULL: of all guests. */
+uint64_t fs_order_numbers_bytes(const struct fs_order_numbers *numbers, const char *owner);
+/* Returns whether a table has a name that fs_order_numbers_of_list() gives. */
+bool fs_order_numbers_is_of_list(const char *name);
 
 /* Finds or makes the numbering of a listing. @dir: below the root of the tree; "" is the root.
  * Returns 0; -ENOENT: no such directory, or nothing is listed there; -ENOSPC: it would take too much memory; -ENOMEM,
@@ -60,10 +70,11 @@ static inline uint32_t fs_order_numbering_sample(const struct fs_order_numbering
 /* ---- inside ---- */
 
 struct fs_order_numbering {
-	char *name;        /* of the table, or the directory */
-	unsigned kind;     /* 0 sorted, 1 imagefolder, 2 table */
-	uint64_t n, room;  /* numbers; entries of `samples` that are allocated */
-	uint32_t *samples; /* NULL: number i is sample base + i */
+	char *name;                 /* of the table, or the directory */
+	char owner[FS_ORDER_OWNER]; /* who made it: a guest, or "" */
+	unsigned kind;              /* 0 sorted, 1 imagefolder, 2 table */
+	uint64_t n, room;           /* numbers; entries of `samples` that are allocated */
+	uint32_t *samples;          /* NULL: number i is sample base + i */
 	uint32_t base;
 	uint64_t used_at; /* the higher, the later it was used; 0: free */
 };

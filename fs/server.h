@@ -43,6 +43,7 @@ struct fs_job_queue;
 struct fs_log_queue;
 struct fs_lists;
 struct fs_control;
+struct fs_guests;
 struct fs_stats;
 struct fs_stats_files;
 struct fs_recorder;
@@ -122,11 +123,12 @@ struct fs_server {
 	_Atomic bool
 	        gone; /* somebody unmounted: no copy of the mount may be kept (fs/detached_thread.h); main sets it */
 
-	int stop_fd;             /* eventfd: somebody wants the server to end */
-	bool unmounted;          /* by this server, or nothing was left to unmount */
-	uint64_t learn_after_ns; /* main's: until then no list is looked for (fs/follow_request.c) */
-	int control_passed;      /* main's: a descriptor that came with the request that is being answered; -1: none */
-	bool restart;            /* main's: tell the supervisor to restart once the client has its answer */
+	int stop_fd;    /* eventfd: somebody wants the server to end */
+	bool unmounted; /* by this server, or nothing was left to unmount */
+	/* Main's: until then no list is looked for (fs/follow_request.c); [1]: for guests. */
+	uint64_t learn_after_ns[2];
+	int control_passed; /* main's: a descriptor that came with the request that is being answered; -1: none */
+	bool restart;       /* main's: tell the supervisor to restart once the client has its answer */
 	_Atomic bool stopping;
 	_Atomic pid_t lister;          /* thread whose marked listings make inodes (fs/dir.h); 0: none */
 	_Atomic uint64_t lister_epoch; /* the epoch that its marked listing of the root shows */
@@ -138,6 +140,7 @@ struct fs_server {
 	struct fs_log_queue *log;
 	struct fs_lists *lists; /* the helper's own */
 	struct fs_control *control;
+	struct fs_guests *guests;
 	struct fs_stats *stats;
 	struct fs_stats_files *stats_files;
 	struct fs_recorder *recorder;

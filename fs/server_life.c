@@ -26,6 +26,7 @@
 #include "fs/stats_files.h"
 #include "fs/lookup_readahead.h"
 #include "fs/hang_injection.h"
+#include "fs/guest_announcements.h"
 #include "fs/heartbeat.h"
 #include "fs/epoch_list.h"
 #include "fs/job_queue.h"
@@ -326,6 +327,8 @@ static int make_parts(struct fs_server *server, struct base_err *err)
 	if (rc == 0)
 		rc = fs_control_open(server, &server->control);
 	if (rc == 0)
+		rc = fs_guests_new(server, &server->guests);
+	if (rc == 0)
 		rc = fs_heartbeat_new(server, &server->heartbeat);
 	return rc < 0 ? base_err_set(err, rc, "%s", base_err_str(rc)) : 0;
 }
@@ -601,17 +604,18 @@ static int wait_for_end(struct fs_server *server)
 	for (;;) {
 		if (fs_counted(&server->counters.listings) > 0)
 			fs_hang_here(server, FS_HANG_MAIN);
-		struct pollfd polls[3 + FS_CONTROL_POLLS_MAX] = { { .fd = server->stop_fd, .events = POLLIN },
+		struct pollfd polls[4 + FS_CONTROL_POLLS_MAX] = { { .fd = server->stop_fd, .events = POLLIN },
 			{ .fd = server->channel->channel, .events = POLLIN },
 			{ .fd = server->mounts_fd, .events = POLLPRI } };
 		int timeout_ms;
-		size_t n = fs_control_polls(server->control, polls + 3, &timeout_ms);
+		size_t n = fs_control_polls(server->control, polls + 4, &timeout_ms);
+		timeout_ms = sooner(timeout_ms, fs_guests_poll(server->guests, &polls[3]));
 		timeout_ms = sooner(timeout_ms, fs_heartbeat_check(server->heartbeat));
 		timeout_ms = sooner(timeout_ms, fs_budget_check(server->budget));
 		timeout_ms = sooner(timeout_ms, fs_recorder_check(server->recorder));
 		timeout_ms = sooner(timeout_ms, fs_tier_check(server));
 		timeout_ms = sooner(timeout_ms, fs_store_limit_check(server->store_limits));
-		if (poll(polls, (nfds_t)(3 + n), timeout_ms) < 0) {
+		if (poll(polls, (nfds_t)(4 + n), timeout_ms) < 0) {
 			if (errno == EINTR)
 				continue;
 			return -errno;
@@ -620,7 +624,8 @@ static int wait_for_end(struct fs_server *server)
 			return 0;
 		if (polls[2].revents)
 			mounts_changed(server);
-		fs_control_serve(server->control, polls + 3, n);
+		fs_control_serve(server->control, polls + 4, n);
+		fs_guests_serve(server->guests);
 		if (server->restart) {
 			fs_stats_keep(server);
 			fs_channel_say(server->channel->channel, FS_CHANNEL_GO, 0, NULL);
@@ -734,6 +739,7 @@ static int server_run(struct fs_server *server)
 	fs_channel_say(server->channel->channel, FS_CHANNEL_ENDING, 0, NULL);
 	fs_control_close(server->control);
 	server->control = NULL;
+	fs_guests_end(server->guests);
 	say_why_it_missed(server);
 	fs_watch_stop(server->watch);
 	stop_samplers(server);
@@ -765,6 +771,7 @@ static void server_free(struct fs_server *server)
 	if (!server)
 		return;
 	fs_control_close(server->control);
+	fs_guests_end(server->guests);
 	/* Mounted but never run (or INIT failed). */
 	if (server->fuse_fd >= 0 && !server->unmounted && !server->successor)
 		fs_unmount(server->options.mountpoint, server->dev, server->fusermount, true);
@@ -784,6 +791,7 @@ static void server_free(struct fs_server *server)
 	fs_store_limits_free(server->store_limits);
 	fs_stats_files_free(server->stats_files);
 	fs_stats_free(server->stats);
+	fs_guests_free(server->guests);
 	fs_reads_free(server->reads);
 	fs_read_latency_free(server->read_latency);
 	fs_listing_ahead_free(server->listing_ahead);

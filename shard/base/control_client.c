@@ -368,6 +368,18 @@ int base_control_request(
 	return base_control_request_with(socket_path, request, -1, timeout_ms, err, ret_reply);
 }
 
+/* Checks that a reply says ok. */
+static int check_reply(const char *from, const char *line, struct base_err *err)
+{
+	cleanup_json json_t *reply = json_loads(line, 0, NULL);
+	if (!json_is_object(reply))
+		return base_err_set(err, -EPROTO, "'%s': the answer is no JSON object", from);
+	if (json_is_true(json_object_get(reply, "ok")))
+		return 0;
+	const char *why = json_string_value(json_object_get(reply, "error"));
+	return base_err_set(err, -EREMOTEIO, "%s", why ? why : "the server refused without a reason");
+}
+
 int base_control_request_with(const char *socket_path, const char *request, int fd, unsigned timeout_ms,
         struct base_err *err, char **ret_reply)
 {
@@ -384,15 +396,39 @@ int base_control_request_with(const char *socket_path, const char *request, int 
 	if (rc < 0)
 		return base_err_set(err, rc, "'%s': %s", socket_path,
 		        rc == -EPROTO ? "the server closed the connection without an answer" : strerror(-rc));
-	cleanup_json json_t *reply = json_loads(line, 0, NULL);
-	if (!json_is_object(reply))
-		return base_err_set(err, -EPROTO, "'%s': the answer is no JSON object", socket_path);
-	if (!json_is_true(json_object_get(reply, "ok"))) {
-		const char *why = json_string_value(json_object_get(reply, "error"));
-		return base_err_set(err, -EREMOTEIO, "%s", why ? why : "the server refused without a reason");
+	rc = check_reply(socket_path, line, err);
+	if (rc == 0)
+		*ret_reply = steal_ptr(&line);
+	return rc;
+}
+
+int base_control_announce(int dir, const char *name, const char *request, const void *data, size_t len,
+        unsigned timeout_ms, struct base_err *err, char **ret_reply)
+{
+	size_t line = strlen(request) + 1;
+	int64_t deadline_ms = base_now_ms() + timeout_ms;
+	if (line > BASE_ANNOUNCE_BYTES || len > BASE_ANNOUNCE_BYTES - line)
+		return base_err_set(err, -EMSGSIZE, "'%s': the request is too long", name);
+	for (;;) {
+		cleanup_free char *bytes = calloc(1, BASE_ANNOUNCE_BYTES + 1);
+		if (!bytes)
+			return base_err_set(err, -ENOMEM, "out of memory");
+		memcpy(bytes, request, line - 1);
+		bytes[line - 1] = '\n';
+		memcpy(bytes + line, data, len);
+		if (ioctl(dir, BASE_ANNOUNCE_IOCTL, bytes) >= 0) {
+			char *end = strchr(bytes, '\n');
+			if (end)
+				*end = '\0';
+			int rc = check_reply(name, bytes, err);
+			if (rc == 0)
+				*ret_reply = steal_ptr(&bytes);
+			return rc;
+		}
+		if ((errno != EAGAIN && errno != EINTR) || base_now_ms() > deadline_ms)
+			return base_err_set(err, -errno, "'%s': %s", name, strerror(errno));
+		nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000 }, NULL);
 	}
-	*ret_reply = steal_ptr(&line);
-	return 0;
 }
 
 /* ---- finding servers ---- */

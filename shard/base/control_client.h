@@ -86,6 +86,14 @@
  *                                        trainers share; else more: later opens can show it
  *   {"cmd":"restart","program":PATH}     nothing; the supervisor becomes the program at PATH (absolute, as the server
  *                                        sees it), which continues the mount.  Refused if that program cannot
+ *
+ * Who can read the mount but cannot reach its socket announces by ioctl(2) on a descriptor of its root directory:
+ * BASE_ANNOUNCE_IOCTL, with BASE_ANNOUNCE_BYTES bytes.  They hold the request, a newline, and the entries.  So a long
+ * list takes several requests.  The reply takes the place of the request, up to its newline.  Only "follow" is taken,
+ * with "from":K besides: the entries of the same list that went before, for the places in refusals.  If all entries of
+ * a request are left out, it does nothing, and is not refused.  Lists and tables are those of the caller's user.
+ * EAGAIN: too many requests wait; ask again.
+ *
  * The reply to a refused request is {"ok":false,"error":"<one sentence>"}.  Unknown commands and keys are refused.
  *
  * Threads: any; the functions share no state.  After EINTR they continue, until their time limit. */
@@ -95,6 +103,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/ioctl.h>
 #include <sys/types.h>
 
 #include "shard/base/err.h"
@@ -106,7 +115,10 @@ enum {
 	/* The same for base_control_list, and for who looks for one server. */
 	BASE_CONTROL_TIMEOUT_MS = 5000,
 	BASE_CONTROL_PEERS_MAX = 4096, /* sockets that are used in one directory */
+	BASE_ANNOUNCE_BYTES = 16376,   /* the number of an ioctl has 14 bits for its size */
 };
+
+#define BASE_ANNOUNCE_IOCTL _IOC(_IOC_READ | _IOC_WRITE, 0xdd, 1, BASE_ANNOUNCE_BYTES)
 
 /* The end of a socket's name until it listens. */
 #define BASE_CONTROL_NEW ".new"
@@ -170,6 +182,13 @@ int base_control_request(
 /* Does the same, and sends a descriptor along; -1: none.  It stays the caller's. */
 int base_control_request_with(const char *socket_path, const char *request, int fd, unsigned timeout_ms,
         struct base_err *err, char **ret_reply);
+
+/* Announces by ioctl(2).  @dir: a descriptor of the mount's root directory, with this name for messages.  @data: `len`
+ * bytes of entries; they must fit behind the request.  Waits at most timeout_ms while too many requests wait.
+ * Returns as base_control_request; -ENOTTY: no ddpfs mount, or its server does not take announcements so; other -errno
+ * of ioctl(2). */
+int base_control_announce(int dir, const char *name, const char *request, const void *data, size_t len,
+        unsigned timeout_ms, struct base_err *err, char **ret_reply);
 
 /* Sends a request as above to n servers at the same time, and waits for all replies, at most limit_ms.
  * ret_rcs[i] is 0, and ret_replies[i] is the reply, also if the server refused; the caller frees it.  Or ret_rcs[i] is

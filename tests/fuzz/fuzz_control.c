@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzz target: any bytes as a request on the control socket.  Commands that act on more than a view (info, stat,
- * epoch, unmount,
- * neighbour, restart) go as far as the check of their keys: tests/mount/test_control.py sends them to real servers. */
+/* Fuzz target: any bytes as a request on the control socket, and as one of a guest.  Commands that act on more than a
+ * view (info, stat, epoch, unmount, neighbour, restart) go as far as the check of their keys:
+ * tests/mount/test_control.py sends them to real servers. */
 #include <assert.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,19 +49,8 @@ static bool acts(const uint8_t *data, size_t size)
 	return is_other && !has_strange_key;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void check(char *reply)
 {
-	static struct fs_server *server;
-	if (!server)
-		server = make_server();
-	if (size == 0 || acts(data, size))
-		return 0;
-	/* an exact allocation: one byte too far is seen */
-	char *line = malloc(size);
-	if (!line)
-		abort();
-	memcpy(line, data, size);
-	char *reply = fs_control_answer(server, line, size);
 	size_t len = reply ? strlen(reply) : 0;
 	assert(len > 2 && len <= BASE_CONTROL_LINE_MAX && reply[len - 1] == '\n' && !memchr(reply, '\n', len - 1));
 	json_t *object = json_loads(reply, 0, NULL);
@@ -69,6 +58,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	assert(json_is_boolean(ok) && (json_is_true(ok) || json_is_string(json_object_get(object, "error"))));
 	json_decref(object);
 	free(reply);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static struct fs_server *server;
+	if (!server)
+		server = make_server();
+	if (size == 0)
+		return 0;
+	/* an exact allocation: one byte too far is seen */
+	char *line = malloc(size);
+	if (!line)
+		abort();
+	memcpy(line, data, size);
+	check(fs_control_answer_guest(server, 1000, FUSE_ROOT_ID, line, size));
+	if (!acts(data, size))
+		check(fs_control_answer(server, line, size));
 	free(line);
 	return 0;
 }

@@ -6,11 +6,14 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "shard/base/cleanup.h"
@@ -32,8 +35,10 @@ enum {
 /* A list that is being announced. */
 struct job {
 	const struct ctl_follow *options;
-	const char *name; /* of the file, for messages */
-	struct base_control_peer peer;
+	const char *name;                  /* of the file, for messages */
+	struct base_control_peer peer;     /* with `root` only its mountpoint */
+	int root;                          /* the mount's root, if its socket cannot be reached; else -1 */
+	struct base_err unreachable;       /* why it cannot */
 	char prefixes[PREFIXES][PATH_MAX]; /* of absolute paths in the mount, each with a slash at its end; "": none */
 	char *in;                          /* PIECE_BYTES of the list; in_len of them came */
 	size_t in_len;
@@ -74,11 +79,34 @@ static void add_prefix(char prefix[PATH_MAX], const char *path)
 		snprintf(prefix, PATH_MAX, "%.*s/", (int)len, path);
 }
 
+/* Finds the root of the FUSE mount in which the target lies: the server takes announcements there, too. Returns 0;
+ * -ENOENT: there is none. */
+static int find_root(struct job *job, const char *target)
+{
+	struct statfs fs;
+	struct stat st, above;
+	char *path = realpath(target, NULL);
+	job->peer.mountpoint = path;
+	if (!path || statfs(path, &fs) < 0 || (unsigned long)fs.f_type != FUSE_SUPER_MAGIC || stat(path, &st) < 0)
+		return -ENOENT;
+	for (char *slash = strrchr(path, '/'); slash && slash > path; slash = strrchr(path, '/')) {
+		*slash = '\0';
+		if (stat(path, &above) < 0 || above.st_dev != st.st_dev) {
+			*slash = '/';
+			break;
+		}
+	}
+	job->root = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return job->root < 0 ? -ENOENT : 0;
+}
+
 static int find_mount(struct job *job, const char *target, struct base_err *err)
 {
-	int rc = ask_find(target, err, &job->peer);
-	if (rc < 0)
+	int rc = ask_find(target, &job->unreachable, &job->peer);
+	if (rc < 0 && (target[0] == '@' || find_root(job, target) < 0)) {
+		*err = job->unreachable;
 		return rc;
+	}
 	cleanup_free char *real = realpath(job->peer.mountpoint, NULL);
 	cleanup_free char *named =
 	        realpath(target, NULL); /* it may lie inside the mount, or be a symbolic link to it */
@@ -127,7 +155,7 @@ static int put_in_memory(struct job *job, struct base_err *err)
 	return 0;
 }
 
-static json_t *request_of(const struct job *job, const char *how)
+static json_t *request_of(const struct job *job, const char *how, size_t bytes)
 {
 	const struct ctl_follow *o = job->options;
 	const char *dir = o->dir ? below(job, o->dir) : "";
@@ -139,7 +167,7 @@ static json_t *request_of(const struct job *job, const char *how)
 	                    : job->narrowed ? "u32"
 	                    : is_binary(o)  ? o->form
 	                                    : "u64"));
-	json_object_set_new(request, "bytes", json_integer((json_int_t)job->out_len));
+	json_object_set_new(request, "bytes", json_integer((json_int_t)bytes));
 	if (o->form) {
 		json_object_set_new(request, "listing", json_string(o->listing ? o->listing : "sorted"));
 		json_object_set_new(request, "dir", json_string(dir ? dir : o->dir));
@@ -153,13 +181,74 @@ static json_t *request_of(const struct job *job, const char *how)
 
 static int send_request(struct job *job, const char *how, int fd, struct base_err *err)
 {
-	cleanup_json json_t *request = request_of(job, how);
+	cleanup_json json_t *request = request_of(job, how, job->out_len);
 	cleanup_free char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
 	if (!text)
 		return base_err_set(err, -EINVAL, "the name of a list or directory is no UTF-8 text");
 	free(job->reply);
 	job->reply = NULL;
 	return base_control_request_with(job->peer.socket, text, fd, REPLY_MS, err, &job->reply);
+}
+
+/* Returns how many of the `len` bytes go into one request with this much room: whole entries; 0: not one. */
+static size_t piece_length(const struct job *job, const char *bytes, size_t len, size_t room)
+{
+	size_t size = !job->options->form ? 1 : job->narrowed || strcmp(job->options->form, "u32") == 0 ? 4 : 8;
+	if (len <= room)
+		return len;
+	if (size > 1)
+		return room / size * size;
+	const char *end = memrchr(bytes, '\0', room);
+	return end ? (size_t)(end - bytes) + 1 : 0;
+}
+
+/* Counts what a reply says was taken. */
+static void count_taken(struct job *job)
+{
+	cleanup_json json_t *reply = json_loads(job->reply, 0, NULL);
+	uint64_t entries = (uint64_t)json_integer_value(json_object_get(reply, "entries"));
+	job->entries += entries;
+	job->skipped += (uint64_t)json_integer_value(json_object_get(reply, "skipped"));
+	job->begun |= entries > 0;
+}
+
+/* Sends one request to the root of the mount. */
+static int ask_root(struct job *job, const char *how, const char *bytes, size_t len, struct base_err *err)
+{
+	cleanup_json json_t *request = request_of(job, how, len);
+	json_object_set_new(request, "from", json_integer((json_int_t)(job->entries + job->skipped)));
+	cleanup_free char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
+	if (!text)
+		return base_err_set(err, -EINVAL, "the name of a list or directory is no UTF-8 text");
+	free(job->reply);
+	job->reply = NULL;
+	int rc = base_control_announce(job->root, job->peer.mountpoint, text, bytes, len, REPLY_MS, err, &job->reply);
+	if (rc == -ENOTTY)
+		*err = job->unreachable;
+	return rc;
+}
+
+/* Announces what is gathered over the mount's root, in pieces. */
+static int announce_at_root(struct job *job, struct base_err *err)
+{
+	cleanup_json json_t *longest = request_of(job, "replace", OUT_BYTES);
+	json_object_set_new(longest, "from", json_integer(INT64_MAX));
+	cleanup_free char *text = longest ? json_dumps(longest, JSON_COMPACT) : NULL;
+	size_t line = text ? strlen(text) + 1 : 0;
+	for (size_t at = 0, len; at < job->out_len; at += len) {
+		len = line < BASE_ANNOUNCE_BYTES
+		              ? piece_length(job, job->out + at, job->out_len - at, BASE_ANNOUNCE_BYTES - line)
+		              : 0;
+		if (len == 0)
+			return base_err_set(err, -EMSGSIZE, "'%s': an entry, or --dir, is too long", job->name);
+		int rc = ask_root(
+		        job, job->begun || job->options->append ? "append" : "replace", job->out + at, len, err);
+		if (rc < 0)
+			return rc;
+		count_taken(job);
+	}
+	job->out_len = 0;
+	return 0;
 }
 
 /* Makes numbers of 8 bytes numbers of 4, if all fit: the server reads half as much. */
@@ -191,15 +280,14 @@ static int announce(struct job *job, struct base_err *err)
 	if (job->out_len == 0)
 		return 0;
 	narrow(job);
+	if (job->root >= 0)
+		return announce_at_root(job, err);
 	int rc = put_in_memory(job, err);
 	if (rc == 0)
 		rc = send_request(job, job->begun || job->options->append ? "append" : "replace", job->memory, err);
 	if (rc < 0)
 		return rc;
-	cleanup_json json_t *reply = json_loads(job->reply, 0, NULL);
-	job->entries += (uint64_t)json_integer_value(json_object_get(reply, "entries"));
-	job->skipped += (uint64_t)json_integer_value(json_object_get(reply, "skipped"));
-	job->begun = true;
+	count_taken(job);
 	job->out_len = 0;
 	return 0;
 }
@@ -320,6 +408,10 @@ static int follow_file(struct job *job, int fd, struct base_err *err)
 		if (rc < 0)
 			return rc;
 	}
+	if (!job->begun && job->skipped > 0)
+		return base_err_set(err, -EINVAL,
+		        "'%s': none of the %" PRIu64 " entries is a file of the dataset's samples", job->name,
+		        job->skipped);
 	if (!job->begun)
 		return base_err_set(err, -EINVAL, "'%s': nothing is announced: there is no entry in it", job->name);
 	return 0;
@@ -351,11 +443,12 @@ int ctl_follow(const char *target, const char *list_path, const struct ctl_follo
 		return cli_failf("out of memory");
 	job->options = options;
 	job->memory = -1;
+	job->root = -1;
 	job->name = list_path && strcmp(list_path, "-") == 0 ? "standard input" : list_path;
 	progress_wait_start("announcing the list");
 	int rc = find_mount(job, target, &err);
 	if (rc == 0 && options->end) {
-		rc = send_request(job, "end", -1, &err);
+		rc = job->root >= 0 ? ask_root(job, "end", "", 0, &err) : send_request(job, "end", -1, &err);
 	} else if (rc == 0) {
 		fd = strcmp(list_path, "-") == 0 ? dup(STDIN_FILENO) : open(list_path, O_RDONLY | O_CLOEXEC);
 		rc = fd < 0 ? base_err_set(&err, -errno, "'%s': %s", job->name, strerror(errno))
@@ -367,6 +460,8 @@ int ctl_follow(const char *target, const char *list_path, const struct ctl_follo
 	base_control_peer_done(&job->peer);
 	if (job->memory >= 0)
 		close(job->memory);
+	if (job->root >= 0)
+		close(job->root);
 	free(job->in);
 	free(job->out);
 	free(job->reply);
