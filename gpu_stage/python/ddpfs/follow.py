@@ -2,7 +2,8 @@
 """Announces to a mount what will be opened: the client of the control request "follow" (Mount.follow).
 
 An order travels in a memfd whose descriptor goes over the mount's control socket.  The server reads it before it
-answers.  Nothing here needs numpy or torch; where a trainer has imported them, arrays and tensors cost less."""
+answers.  Who cannot reach the socket announces over the mount itself (over_mount.py).  Nothing here needs numpy or
+torch; where a trainer has imported them, arrays and tensors cost less."""
 
 import errno
 import itertools
@@ -13,10 +14,13 @@ import sys
 import threading
 from array import array
 
+from .over_mount import Root
+
 _PIECE = 1 << 16          # entries of a generator that are announced at once
 _NARROW = 1 << 18         # numbers of 8 bytes that are made numbers of 4 bytes at once
 _TEXT_BYTES = 4 << 20     # bytes of paths that are announced at once; the server takes 16 MiB
 _TIMEOUT_S = 60
+_UNREACHABLE = (PermissionError, FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
 _ERRNOS = {"space": errno.ENOSPC, "lists": errno.E2BIG, "table": errno.ESTALE, "unknown": errno.ENOENT}
 
 
@@ -31,8 +35,8 @@ class Files:
 
 
 class Connection:
-    """One connection to the control socket of a mount, made when it is needed.  Any thread may call; a child of
-    fork() makes its own."""
+    """One connection to the control socket of a mount, made when it is needed; or the root of the mount, if the socket
+    cannot be reached.  Any thread may call; a child of fork() makes its own."""
 
     def __init__(self, mountpoint, find_socket):
         self.mountpoint = os.path.realpath(mountpoint)
@@ -41,6 +45,7 @@ class Connection:
         self._find_socket = find_socket
         self._path = None
         self._socket = None
+        self._root = None  # a Root: announcements go there
         self._pid = 0
         self._lock = threading.Lock()
 
@@ -73,9 +78,36 @@ class Connection:
             reply += got
         return json.loads(reply)
 
+    def _root_instead(self):
+        """Returns the Root if the socket cannot be reached, else None."""
+        with self._lock:
+            if self._root is not None and self._root.usable():
+                return self._root
+            self._root = None
+            if self._socket is not None and self._pid == os.getpid():
+                return None
+            known = (self._path,) if self._path else ()
+            for path in (*known, None):  # a known one may be that of a mount that is no more
+                self._close()
+                self._path = path or self._find_socket()
+                try:
+                    self._connect()
+                    return None
+                except _UNREACHABLE:
+                    pass
+                except OSError:
+                    break  # ask() says what is wrong
+            else:
+                self._root = Root(self.mountpoint)
+            self._close()
+            return self._root
+
     def ask(self, request, fds=()):
         """Sends a request and returns the reply, an ok one or a refusal.  It tries a second time if the server has
         closed the connection, because that closes idle ones and may have been replaced."""
+        root = self._root_instead()
+        if root is not None:
+            return root.ask(request)
         line = json.dumps({"cmd": "follow", **request}).encode() + b"\n"
         with self._lock:
             for attempt in range(3):
@@ -96,9 +128,13 @@ class Connection:
 
     def announce(self, request, data):
         """Announces the bytes of `data` (a buffer, or a Narrowed).  Returns the reply; refusals are exceptions."""
+        parts = data.parts() if isinstance(data, Narrowed) else (data,)
+        root = self._root_instead()
+        if root is not None:
+            return root.announce(request, parts, check)
         fd, size = os.memfd_create("ddpfs order"), 0
         try:
-            for part in data.parts() if isinstance(data, Narrowed) else (data,):
+            for part in parts:
                 view, at = memoryview(part).cast("B"), 0
                 while at < len(view):
                     at += os.write(fd, view[at:at + (1 << 30)])

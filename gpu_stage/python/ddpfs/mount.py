@@ -15,6 +15,7 @@ from pathlib import Path
 from . import follow as _follow  # relative: the hook of `ddpfs exec` loads this file under another name
 
 _numbers = itertools.count()
+_token = os.urandom(4).hex()  # containers of one mount may have equal process IDs
 
 
 # What the program says to a command line, and what it means to a caller in Python.
@@ -179,7 +180,7 @@ class Mount(type(Path())):
     def files(self, paths, *, skip_unknown=False):
         """Makes a numbering of these paths, a ddpfs.Files: follow(indices, files=...) takes it.  The paths are
         resolved once, so each epoch costs 4 or 8 bytes an entry.  Keep `paths` as it is meanwhile."""
-        made = _follow.Files(self, f"files-{os.getpid()}-{next(_numbers)}", paths, skip_unknown)
+        made = _follow.Files(self, f"files-{os.getpid()}-{_token}-{next(_numbers)}", paths, skip_unknown)
         self._announce_files(made)
         return made
 
