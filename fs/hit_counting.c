@@ -16,9 +16,11 @@ _Static_assert(FS_VIEWS_MAX == 256, "a place ends with the view");
 
 struct kept {
 	struct fs_hit_counting_key key;
-	uint64_t opened_ns; /* of the latest open; 0: this place is free */
-	uint64_t read_ns;   /* of the latest READ that was paired; 0: none */
-	uint32_t unread;    /* opens without a READ so far */
+	uint64_t opened_ns;    /* of the latest open; 0: this place is free */
+	uint64_t read_ns;      /* of the latest READ that was paired; 0: none */
+	uint32_t unread;       /* opens without a READ so far */
+	uint64_t bytes;        /* of an open */
+	uint64_t unread_bytes; /* of the latest opens, those that no READ asked for so far */
 };
 
 struct fs_hit_counting {
@@ -27,8 +29,10 @@ struct fs_hit_counting {
 	struct kept kept[SETS][WAYS];
 	struct counts {
 		uint64_t opens;
-		uint64_t misses;     /* found so far */
-		uint64_t shown_hits; /* the largest number of hits that was shown */
+		uint64_t misses;             /* found so far */
+		uint64_t shown_hits;         /* the largest number of hits that was shown */
+		uint64_t bytes, read_bytes;  /* of opens, and of the READs that were paired with them */
+		uint64_t shown_cached_bytes; /* the largest number that was shown */
 	} all, views[FS_VIEWS_MAX];
 
 	pthread_mutex_t lock; /* guards what follows */
@@ -99,24 +103,30 @@ static bool within(uint64_t a_ns, uint64_t b_ns, uint64_t apart_ns)
 	return (a_ns > b_ns ? a_ns - b_ns : b_ns - a_ns) <= apart_ns;
 }
 
-void fs_hit_counting_opened(struct fs_hit_counting *opens, struct fs_hit_counting_key key, uint64_t now_ns)
+void fs_hit_counting_opened(
+        struct fs_hit_counting *opens, struct fs_hit_counting_key key, uint64_t bytes, uint64_t now_ns)
 {
 	struct kept *set = set_of(opens, key);
 	struct kept *at = &set[0];
 	opens->all.opens++;
+	opens->all.bytes += bytes;
 	view_of(opens, key)->opens++;
+	view_of(opens, key)->bytes += bytes;
 	for (int i = 0; i < WAYS; i++) {
 		if (is_key(&set[i], key)) {
 			if (!within(now_ns, set[i].opened_ns, opens->pair_ns))
 				set[i].unread = 0;
+			if (!within(now_ns, set[i].opened_ns, opens->on_ns))
+				set[i].unread_bytes = 0;
 			set[i].unread++;
+			set[i].unread_bytes += bytes;
 			set[i].opened_ns = now_ns;
 			return;
 		}
 		if (set[i].opened_ns < at->opened_ns)
 			at = &set[i];
 	}
-	*at = (struct kept){ .key = key, .opened_ns = now_ns, .unread = 1 };
+	*at = (struct kept){ .key = key, .opened_ns = now_ns, .unread = 1, .bytes = bytes, .unread_bytes = bytes };
 }
 
 static struct kept *find(struct fs_hit_counting *opens, struct fs_hit_counting_key key)
@@ -126,6 +136,16 @@ static struct kept *find(struct fs_hit_counting *opens, struct fs_hit_counting_k
 		if (is_key(&set[i], key))
 			return &set[i];
 	return NULL;
+}
+
+/* Counts the bytes of a READ, but those of a file once for each open. */
+static void count_bytes(struct fs_hit_counting *opens, struct kept *at, const struct fs_hit_counting_read *read)
+{
+	uint64_t bytes = read->length ? (uint64_t)((unsigned __int128)at->bytes * read->bytes / read->length) : 0;
+	bytes = bytes < at->unread_bytes ? bytes : at->unread_bytes;
+	at->unread_bytes -= bytes;
+	opens->all.read_bytes += bytes;
+	view_of(opens, at->key)->read_bytes += bytes;
 }
 
 bool fs_hit_counting_pair(struct fs_hit_counting *opens, const struct fs_hit_counting_key *keys, size_t n_keys,
@@ -148,23 +168,30 @@ bool fs_hit_counting_pair(struct fs_hit_counting *opens, const struct fs_hit_cou
 		fresh->read_ns = read->ns;
 		opens->all.misses++;
 		view_of(opens, fresh->key)->misses++;
+		count_bytes(opens, fresh, read);
 		return true;
 	}
-	if (on)
-		on->read_ns = read->ns;
-	return on;
+	if (!on)
+		return false;
+	on->read_ns = read->ns;
+	count_bytes(opens, on, read);
+	return true;
 }
 
 void fs_hit_counting_count(struct fs_hit_counting *opens, uint32_t view, struct fs_hit_counting_count *ret_count)
 {
 	struct counts *of = view == FS_HIT_COUNTING_ALL ? &opens->all : &opens->views[view];
-	assert(of->misses <= of->opens);
+	assert(of->misses <= of->opens && of->read_bytes <= of->bytes);
 	uint64_t hits = of->opens - of->misses;
 	if (hits > of->shown_hits)
 		of->shown_hits = hits;
+	if (of->bytes - of->read_bytes > of->shown_cached_bytes)
+		of->shown_cached_bytes = of->bytes - of->read_bytes;
 	*ret_count = (struct fs_hit_counting_count){
 		.opens = of->opens,
 		.hits = of->shown_hits,
 		.misses = of->opens - of->shown_hits,
+		.bytes = of->bytes,
+		.cached_bytes = of->shown_cached_bytes,
 	};
 }

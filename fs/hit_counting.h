@@ -42,8 +42,10 @@ void fs_hit_counting_free(struct fs_hit_counting *opens); /* NULL is fine */
 
 struct fs_hit_counting_read {
 	uint32_t file;
-	bool first; /* the READ is of the file's beginning */
+	uint32_t bytes; /* of the file that it asks for */
+	bool first;     /* the READ is of the file's beginning */
 	uint64_t ns;
+	uint64_t length; /* of the file; only for fs_hit_counting_pair. 0: not known, and its bytes do not count */
 };
 
 /* Records a READ. Returns false if there is no room; there is room after a drain. */
@@ -63,8 +65,10 @@ static inline uint64_t fs_hit_counting_turns(uint32_t view, uint64_t epoch)
 	return epoch << 8 | view | UINT64_C(1) << 63;
 }
 
-/* Records an open that was drained at @now_ns (CLOCK_MONOTONIC). */
-void fs_hit_counting_opened(struct fs_hit_counting *opens, struct fs_hit_counting_key key, uint64_t now_ns);
+/* Records an open that was drained at @now_ns (CLOCK_MONOTONIC). @bytes: of the file, or the mean of
+ * all files if its own are not known; what READs ask for counts in proportion. */
+void fs_hit_counting_opened(
+        struct fs_hit_counting *opens, struct fs_hit_counting_key key, uint64_t bytes, uint64_t now_ns);
 
 /* Returns how many READs came since the last call; *ret_reads: oldest first, valid until the next call. */
 size_t fs_hit_counting_take(struct fs_hit_counting *opens, const struct fs_hit_counting_read **ret_reads);
@@ -74,11 +78,13 @@ size_t fs_hit_counting_take(struct fs_hit_counting *opens, const struct fs_hit_c
 bool fs_hit_counting_pair(struct fs_hit_counting *opens, const struct fs_hit_counting_key *keys, size_t n_keys,
         const struct fs_hit_counting_read *read);
 
-/* What is shown: hits + misses = opens; none of the three ever falls. */
+/* What is shown: hits + misses = opens; none of the numbers ever falls. */
 struct fs_hit_counting_count {
 	uint64_t opens;
-	uint64_t hits;   /* no READ came, as far as is known */
-	uint64_t misses; /* a READ came */
+	uint64_t hits;         /* no READ came, as far as is known */
+	uint64_t misses;       /* a READ came */
+	uint64_t bytes;        /* of the opened files */
+	uint64_t cached_bytes; /* of these, those that no READ asked for, as far as is known */
 };
 /* Tells the counts of a view, or of all views together (FS_HIT_COUNTING_ALL). If two views open a file by its name in a
  * tree at the same time, the first READ counts in the one that opened it last. */

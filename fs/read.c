@@ -174,7 +174,7 @@ void fs_read(fuse_req_t req, uint32_t file, size_t size, off_t off, bool direct)
 	uint64_t end = rec.length - begin < size ? rec.length : begin + size;
 	fs_count(&server->counters.reads, 1);
 	uint64_t now_ns = base_now_ns();
-	fs_watch_read(server->watch, file, begin == 0, now_ns);
+	fs_watch_read(server->watch, file, begin == 0, (uint32_t)(end - begin), now_ns);
 	if (begin == 0)
 		fs_lookup_readahead_read(server->lookup_readahead, file);
 

@@ -155,6 +155,11 @@ struct fs_server {
 	struct fs_read_latency *read_latency;
 };
 
+static inline uint64_t fs_mean_file_bytes(const struct shard_info *info)
+{
+	return info->n_files ? info->content_bytes / info->n_files : 0;
+}
+
 _Static_assert((int)FS_RANKS_MAX <= FS_VIEWS_MAX, "each rank of a mount has a view");
 
 static inline struct fs_server *fs_server_of(fuse_req_t req)

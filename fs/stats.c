@@ -33,7 +33,7 @@
 #include "shard/base/units.h"
 #include "shard/remote/client.h"
 
-enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 106, STORE_FIELDS = 11, TIER_FIELDS = 13, QUARANTINE_SHOWN_MAX = 4 };
+enum { TEXT_SHOWN_MAX = 512, FIELDS_MAX = 107, STORE_FIELDS = 11, TIER_FIELDS = 13, QUARANTINE_SHOWN_MAX = 4 };
 
 struct fs_stats {
 	struct fs_handover_counts before;                       /* what earlier servers counted ... */
@@ -79,7 +79,8 @@ enum { FIRST_COUNTER = __COUNTER__ };
 
 /* The counters of which each of several ranks has its own; all others are the same for all ranks. New names at the end
  * only: a successor finds a value by its place. */
-static const char *const rank_counters[] = { "opens", "hits", "misses", "fetched", "jumps" };
+static const char *const rank_counters[] = { "opens", "hits", "misses", "fetched", "jumps", "asked_bytes",
+	"cached_bytes" };
 enum { RANK_COUNTERS = sizeof(rank_counters) / sizeof(rank_counters[0]) };
 _Static_assert((int)RANK_COUNTERS <= (int)FS_HANDOVER_RANK_COUNTS, "a successor gets every counter of a rank");
 
@@ -163,6 +164,8 @@ static void keep_ranks(struct fs_server *server)
 			{ "misses", NULL, true, opens.misses },
 			{ "fetched", NULL, true, stream.fetched },
 			{ "jumps", NULL, true, stream.jumps },
+			{ "asked_bytes", NULL, true, opens.bytes },
+			{ "cached_bytes", NULL, true, opens.cached_bytes },
 		};
 		_Static_assert(sizeof(fields) / sizeof(fields[0]) == RANK_COUNTERS, "every counter of a rank");
 		lock_for_scope(&server->stats->lock);
@@ -264,11 +267,6 @@ static struct scope scope_of(const struct fs_server *server, struct fs_view *vie
 	return (struct scope){ .only = server->n_views > 1 ? view : NULL, .any = view ? view : server->views[0] };
 }
 
-static uint64_t mean_file_bytes(const struct shard_info *info)
-{
-	return info->n_files ? info->content_bytes / info->n_files : 0;
-}
-
 /* What is left to do is looked up before what was done: with no open and no announced list in a queue, and then an idle
  * engine, the other counters are final until the trainer goes on. */
 static size_t collect(struct fs_server *server, struct scope scope, struct field fields[FIELDS_MAX])
@@ -298,8 +296,9 @@ static size_t collect(struct fs_server *server, struct scope scope, struct field
 		{ "turns", "Samples of this rank in this epoch", false, progress.turns },
 		{ "opened", "Samples of this rank opened in this epoch", false, progress.n_opened },
 		{ "opens", "Files opened by watched names", COUNTER, opens.opens },
-		{ "asked_bytes", "Bytes of the opened files, with the mean size of the dataset's files", COUNTER,
-		        opens.opens * mean_file_bytes(server->info) },
+		{ "asked_bytes", "Bytes of the opened files", COUNTER, opens.bytes },
+		{ "cached_bytes", "Bytes of these that the page cache gave: no read of them reached the server",
+		        COUNTER, opens.cached_bytes },
 		{ "hits", "Opens served by the page cache alone", COUNTER, opens.hits },
 		{ "misses", "Opens of which a read reached the server", COUNTER, opens.misses },
 		{ "reads", "Read requests that reached the server", COUNTER, fs_counted(&c->reads) },

@@ -415,6 +415,7 @@ static void count_open(struct fs_watch *watch, const struct watched *where, cons
 {
 	uint32_t view = where->view->number;
 	struct fs_hit_counting_key key = { .place = fs_hit_counting_files(view), .id = at->file };
+	struct shard_place place = { .length = fs_mean_file_bytes(watch->server->info) };
 	/* Count it under the inode that READs will name. */
 	uint32_t shown;
 	if (at->file != SHARD_NONE && where->view->layout == FS_LAYOUT_TREE &&
@@ -426,7 +427,10 @@ static void count_open(struct fs_watch *watch, const struct watched *where, cons
 		uint32_t file;
 		key.id = event_file(watch, where, name, &file) == 0 ? file : SHARD_NONE;
 	}
-	fs_hit_counting_opened(watch->opens, key, now_ns);
+	/* The size of a turn's file would cost more than the rest, so turns have the mean. */
+	if (key.place == fs_hit_counting_files(view) && key.id != SHARD_NONE)
+		shard_index_place(watch->server->index, (uint32_t)key.id, &place);
+	fs_hit_counting_opened(watch->opens, key, place.length, now_ns);
 }
 
 static void handle(struct fs_watch *watch, const struct inotify_event *event, uint64_t now_ns, struct fs_view **view,
@@ -486,16 +490,18 @@ static size_t turns_of(struct fs_watch *watch, uint32_t sample, struct fs_hit_co
 }
 
 /* Pairs a READ with the open that it belongs to. */
-static void pair(struct fs_watch *watch, const struct fs_hit_counting_read *read)
+static void pair(struct fs_watch *watch, struct fs_hit_counting_read read)
 {
 	struct fs_hit_counting_key keys[KEYS_MAX];
 	size_t n = 0;
 	struct shard_file file;
 	for (uint32_t v = 0; v < watch->server->n_views; v++)
-		keys[n++] = (struct fs_hit_counting_key){ .place = fs_hit_counting_files(v), .id = read->file };
-	if (shard_index_file(watch->server->index, read->file, &file) == 0 && file.sample != SHARD_NONE)
+		keys[n++] = (struct fs_hit_counting_key){ .place = fs_hit_counting_files(v), .id = read.file };
+	bool known = shard_index_file(watch->server->index, read.file, &file) == 0;
+	read.length = known ? file.length : 0;
+	if (known && file.sample != SHARD_NONE)
 		n += turns_of(watch, file.sample, keys + n);
-	if (!fs_hit_counting_pair(watch->opens, keys, n, read))
+	if (!fs_hit_counting_pair(watch->opens, keys, n, &read))
 		fs_count(&watch->server->counters.unwatched_reads, 1);
 }
 
@@ -526,7 +532,7 @@ static void drain_locked(struct fs_watch *watch)
 	if (watch->fd >= 0 && watch->settled)
 		drain_events(watch);
 	for (size_t i = 0; i < n_reads; i++)
-		pair(watch, &reads[i]);
+		pair(watch, reads[i]);
 	if (watch->listener.drained)
 		watch->listener.drained(watch->listener.arg);
 }
@@ -539,9 +545,9 @@ void fs_watch_drain(struct fs_watch *watch)
 	drain_locked(watch);
 }
 
-void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint64_t now_ns)
+void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint32_t bytes, uint64_t now_ns)
 {
-	struct fs_hit_counting_read read = { .file = file, .first = first, .ns = now_ns };
+	struct fs_hit_counting_read read = { .file = file, .bytes = bytes, .first = first, .ns = now_ns };
 	/* The list fills up only with READs for which no open wakes the watcher, so this is rare. */
 	while (!fs_hit_counting_read(watch->opens, read))
 		fs_watch_drain(watch);

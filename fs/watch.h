@@ -58,9 +58,9 @@ void fs_watch_gone(struct fs_watch *watch);
 void fs_watch_drain(struct fs_watch *watch);
 
 /* Records that a READ of @file reached the server. Any thread, before the READ is answered.
- * @first: the READ is of the file's beginning.
+ * @first: the READ is of the file's beginning. @bytes: of the file that it asks for.
  * @now_ns: CLOCK_MONOTONIC. */
-void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint64_t now_ns);
+void fs_watch_read(struct fs_watch *watch, uint32_t file, bool first, uint32_t bytes, uint64_t now_ns);
 
 /* Drains, then tells how many opens there were and how many of them missed (fs/hit_counting.h), in one view, or in all
  * (@view: NULL). Any thread. */

@@ -311,7 +311,7 @@ def test_counters_go_on(pack, source, mount):
     m = mount(pack(source), "rank=0,world=1,order=full,seed=3,memory=16M", env=tools.CRASHING)
     names = sorted(os.listdir(m.path))
     counters = ("opens", "hits", "misses", "reads", "read_reply_bytes", "delivered_bytes", "read_bytes", "fetched", "listings",
-                "entries", "lookups", "getattrs", "waited_ns", "evicted")
+                "entries", "lookups", "getattrs", "waited_ns", "evicted", "asked_bytes", "cached_bytes")
     before = stat(m)
     for part in range(4):
         for name in names[part * 50:(part + 1) * 50]:

@@ -32,7 +32,7 @@ static bool reads(struct fs_hit_counting *opens, struct fs_hit_counting_key key,
 
 static void opened(struct fs_hit_counting *opens, struct fs_hit_counting_key key, uint64_t ms)
 {
-	fs_hit_counting_opened(opens, key, START + ms * MS);
+	fs_hit_counting_opened(opens, key, 0, START + ms * MS);
 }
 
 static void assert_count(struct fs_hit_counting *opens, uint64_t hits, uint64_t misses)
@@ -53,6 +53,68 @@ static void test_a_read_makes_its_open_a_miss(void **state)
 	opened(opens, turn(1, 1), 10);
 	assert_true(reads(opens, turn(0, 1), true, 9)); /* came while its event was waiting */
 	assert_count(opens, 2, 1);
+	fs_hit_counting_free(opens);
+}
+
+static void open_of(struct fs_hit_counting *opens, struct fs_hit_counting_key key, uint64_t bytes, uint64_t ms)
+{
+	fs_hit_counting_opened(opens, key, bytes, START + ms * MS);
+}
+
+static bool read_of(struct fs_hit_counting *opens, struct fs_hit_counting_key key, uint64_t at, uint32_t bytes,
+        uint64_t length, uint64_t ms)
+{
+	const struct fs_hit_counting_read read = {
+		.bytes = bytes, .first = at == 0, .ns = START + ms * MS, .length = length
+	};
+	return fs_hit_counting_pair(opens, &key, 1, &read);
+}
+
+static void assert_bytes(struct fs_hit_counting *opens, uint64_t bytes, uint64_t cached_bytes)
+{
+	struct fs_hit_counting_count count;
+	fs_hit_counting_count(opens, 0, &count);
+	assert_int_equal(count.bytes, bytes);
+	assert_int_equal(count.cached_bytes, cached_bytes);
+	fs_hit_counting_count(opens, FS_HIT_COUNTING_ALL, &count);
+	assert_int_equal(count.bytes, bytes);
+	assert_int_equal(count.cached_bytes, cached_bytes);
+}
+
+static void test_bytes_that_no_read_asks_for_were_cached(void **state)
+{
+	struct fs_hit_counting *opens = fresh();
+	struct fs_hit_counting_key a = { fs_hit_counting_files(0), 1 }, b = { fs_hit_counting_files(0), 2 };
+	(void)state;
+	open_of(opens, a, 1000, 10);
+	open_of(opens, b, 500, 10);
+	assert_true(read_of(opens, a, 0, 300, 1000, 11));
+	assert_true(read_of(opens, a, 300, 300, 1000, 12));
+	assert_true(read_of(opens, b, 0, 500, 500, 12));
+	assert_bytes(opens, 1500, 400);
+	assert_true(read_of(opens, b, 0, 500, 500, 13)); /* again, of the same open */
+	assert_bytes(opens, 1500, 400);
+	open_of(opens, a, 1000, 5000);
+	assert_bytes(opens, 2500, 1400);
+	assert_true(read_of(opens, a, 0, 1000, 1000, 5001));
+	assert_bytes(opens, 2500, 1400); /* what was shown stays */
+	open_of(opens, b, 600, 9000);
+	assert_bytes(opens, 3100, 1400); /* ... and a later one is taken for it */
+	open_of(opens, b, 600, 12000);
+	assert_bytes(opens, 3700, 1600);
+	fs_hit_counting_free(opens);
+}
+
+/* An open of a flat name has the mean size of files. */
+static void test_a_read_of_a_part_counts_that_part_of_an_open(void **state)
+{
+	struct fs_hit_counting *opens = fresh();
+	(void)state;
+	open_of(opens, turn(0, 1), 1000, 10);
+	open_of(opens, turn(0, 2), 1000, 10);
+	assert_true(read_of(opens, turn(0, 1), 0, 50, 50, 11));      /* all of a small file */
+	assert_true(read_of(opens, turn(0, 2), 0, 4000, 16000, 11)); /* a quarter of a large one */
+	assert_bytes(opens, 2000, 750);
 	fs_hit_counting_free(opens);
 }
 
@@ -269,6 +331,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_read_makes_its_open_a_miss),
+		cmocka_unit_test(test_bytes_that_no_read_asks_for_were_cached),
+		cmocka_unit_test(test_a_read_of_a_part_counts_that_part_of_an_open),
 		cmocka_unit_test(test_each_view_counts_its_own),
 		cmocka_unit_test(test_views_that_open_the_same_file),
 		cmocka_unit_test(test_an_open_misses_once),

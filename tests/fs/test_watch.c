@@ -310,7 +310,7 @@ static void a_miss_counts_in_the_rank_that_opened_the_file(void **state)
 		assert_int_equal(
 		        fs_node_lookup(server, fs_server_root(server, opens[i].rank), strchr(name, '/') + 1, &node), 0);
 		open_file(&w, name);
-		fs_watch_read(server->watch, (uint32_t)node.id, true, base_now_ns());
+		fs_watch_read(server->watch, (uint32_t)node.id, true, 0, base_now_ns());
 		misses[opens[i].rank]++;
 		for (uint32_t rank = 0; rank < 3; rank++) {
 			fs_watch_count(server->watch, server->views[rank], &count);
@@ -339,7 +339,7 @@ static void a_miss_counts_also_in_the_last_of_many_ranks_that_have_the_file(void
 		assert_int_equal(fs_node_lookup(server, fs_server_root(server, rank), strchr(name, '/') + 1, &node), 0);
 		fs_watch_wait_view(server->watch, server->views[rank]);
 		open_file(&w, name);
-		fs_watch_read(server->watch, (uint32_t)node.id, true, base_now_ns());
+		fs_watch_read(server->watch, (uint32_t)node.id, true, 0, base_now_ns());
 		fs_watch_count(server->watch, server->views[rank], &count);
 		assert_int_equal(count.opens, 1);
 		assert_int_equal(count.misses, 1);
@@ -431,7 +431,7 @@ static void a_read_makes_its_open_a_miss(void **state)
 			assert_int_equal(fs_node_lookup(server, (struct fs_node){ .kind = FS_ROOT }, name, &node), 0);
 		}
 		open_file(&w, name);
-		fs_watch_read(server->watch, (uint32_t)node.id, true, base_now_ns());
+		fs_watch_read(server->watch, (uint32_t)node.id, true, 0, base_now_ns());
 		open_file(&w, "labels.csv");
 		fs_watch_count(server->watch, NULL, &count);
 		assert_int_equal(count.opens, 2);
@@ -440,7 +440,7 @@ static void a_read_makes_its_open_a_miss(void **state)
 		assert_int_equal(fs_counted(&server->counters.unwatched_reads), 0);
 		/* A READ of a file that nobody opened here. */
 		fs_watch_read(server->watch, file_of("a/b/deep") == node.id ? file_of("a/x") : file_of("a/b/deep"),
-		        true, base_now_ns());
+		        true, 0, base_now_ns());
 		fs_watch_count(server->watch, NULL, &count);
 		assert_int_equal(count.misses, 1);
 		assert_int_equal(fs_counted(&server->counters.unwatched_reads), 1);
@@ -489,7 +489,7 @@ static void a_watcher_without_inotify_answers(void **state)
 	(void)state;
 	struct fake_server *fake = fake_server_new(dataset, FS_LAYOUT_TREE, -1);
 	struct fs_hit_counting_count count;
-	fs_watch_read(fake->server.watch, 0, true, base_now_ns());
+	fs_watch_read(fake->server.watch, 0, true, 0, base_now_ns());
 	fs_watch_count(fake->server.watch, NULL, &count);
 	assert_int_equal(count.opens, 0);
 	assert_int_equal(fs_counted(&fake->server.counters.unwatched_reads), 1);

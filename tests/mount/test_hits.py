@@ -17,7 +17,7 @@ from mount import control
 KIB = 1024
 # However long a busy machine takes from an open to its READ, the two belong together.
 PATIENT = {"DDPFS_TEST_PAIR_MS": "600000"}
-COUNTS = "opens hits misses reads unwatched_reads".split()
+COUNTS = "opens hits misses reads unwatched_reads asked_bytes cached_bytes".split()
 
 
 @pytest.fixture
@@ -63,9 +63,12 @@ def test_everything_cold(mount, dataset, layout, order):
     before = counts(m)
     for name in names_:
         read_cold(m.path / name)
-    assert {**since(m, before), "reads": None} == {"opens": 60, "hits": 0, "misses": 60, "reads": None,
-                                                    "unwatched_reads": 0}
-    assert since(m, before)["reads"] > 60
+    after = since(m, before)
+    assert after["opens"] == after["misses"] == 60 and after["hits"] == after["unwatched_reads"] == 0
+    assert after["reads"] > 60
+    size = sum(map(len, dataset[1].values()))
+    assert size - 60 < after["asked_bytes"] <= size
+    assert after["cached_bytes"] <= (0 if layout == "tree" else after["reads"]), "a flat name's bytes are rounded"
 
 
 @pytest.mark.parametrize("layout", ["flat", "tree"])
@@ -81,6 +84,7 @@ def test_everything_resident(mount, dataset, layout):
         if after["reads"] == 0:
             break
     assert after["hits"] == 60
+    assert after["cached_bytes"] == after["asked_bytes"] > 60 * KIB
 
 
 @pytest.mark.parametrize("layout", ["flat", "tree"])
@@ -140,7 +144,8 @@ def test_an_open_that_misses_twice(mount, dataset):
         for _ in range(3):
             os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             os.pread(f.fileno(), 100, 0)
-    assert since(m, before) == {"opens": 1, "hits": 0, "misses": 1, "reads": 3, "unwatched_reads": 0}
+    after = since(m, before)
+    assert (after["opens"], after["misses"], after["reads"], after["unwatched_reads"]) == (1, 1, 3, 0)
 
 
 READER = """

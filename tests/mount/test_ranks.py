@@ -180,6 +180,11 @@ def test_statistics_of_one_rank_and_of_all(mount, pack, tree):
     assert ["ddpfs_read_bytes_total" in text for text in metrics] == [False, True, False, False]
     assert tools.stat_json(paths[0])["window_bytes"] == 0, "nobody reads this rank"
     wait_until(lambda: tools.stat_json(paths[3])["fetched"], "files read ahead for rank 3")
+    asked = [tools.stat_json(path)["asked_bytes"] for path in paths]
+    assert asked[3] == 7 * asked[1] > 0 == asked[0], "flat names count with the mean size"
+    assert 0 <= tools.stat_json(paths[3])["cached_bytes"] <= asked[3]
+    tools.ddpfs("restart", m.path)
+    assert [tools.stat_json(path)["asked_bytes"] for path in paths] == asked
 
 
 def test_a_bind_mount_is_its_rank(mount, pack, tree, scratch):

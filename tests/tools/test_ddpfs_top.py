@@ -125,7 +125,7 @@ def test_h_says_what_the_columns_mean(two, screen):
     s.wait(lambda frame: any(line.startswith("MOUNT") for line in frame))
     s.key("h")
     frame = s.wait(lambda frame: frame[0].startswith("ddpfs top: what the columns mean"))
-    for title in ("RANK", "EPOCH", "FILES/s", "WASTE/s", "HITS", "WAIT", "P50", "WINDOW", "MEMORY", "!", "?"):
+    for title in ("RANK", "EPOCH", "FILES/s", "CACHE/s", "WASTE/s", "HITS", "WAIT", "P50", "WINDOW", "MEMORY", "!", "?"):
         assert any(line.startswith(title) for line in frame), frame
     assert all(len(line) < 80 for line in frame)
     s.key("h")
@@ -474,6 +474,7 @@ def test_a_tier_has_columns(tiered, screen, columns):
     frame = s.wait(lambda f: f[1].startswith("MOUNT") and len(f) > 2)
     assert max(map(len, frame)) <= columns
     assert columns == 300 or len(frame[1]) == columns, "nothing stands in the last column"
+    assert columns < 300 or "CACHE/s" in frame[1]
     assert "HITS" in frame[1] and ("TIER" in frame[1]) == (columns >= 77) and ("FILL" in frame[1]) == (columns >= 96)
 
 

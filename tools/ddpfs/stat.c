@@ -26,7 +26,8 @@ static const struct {
 	{ "mount", "version pid server_pid control mountpoint dataset identity view_identity restarts uptime_s" },
 	{ "options", "layout view order deal tail seed groups redeal on_bad subdir advance io direct" },
 	{ "epoch", "rank world epoch position turns opened" },
-	{ "trainer", "opens asked_bytes hits misses reads unwatched_reads read_reply_bytes wait_* waited_ns epoch_*" },
+	{ "trainer", "opens asked_bytes cached_bytes hits misses reads unwatched_reads read_reply_bytes wait_* "
+	             "waited_ns epoch_*" },
 	{ "read-ahead",
 	        "read_bytes delivered_bytes wasted_bytes window_* fetched following jumps stored_bytes evicted* lost "
 	        "refetches regained warm_up* device_rate depth inflight idle shared read_ahead_note" },

@@ -113,6 +113,7 @@ enum column {
 	EPOCH,
 	DONE,
 	FILES,
+	CACHE,
 	OUT,
 	READ,
 	WASTE,
@@ -149,7 +150,8 @@ static void put(char *cell, enum column column, const struct line *l)
 	if (column == RANK)
 		put_rank(cell, l);
 	if (column == RANK || !c ||
-	        ((column == FILES || column == OUT || column == READ || column == WASTE) && !r->known))
+	        ((column == FILES || column == CACHE || column == OUT || column == READ || column == WASTE) &&
+	                !r->known))
 		return;
 	if ((column == TIER || column == FILL) && !c->tier_room_bytes)
 		return;
@@ -164,6 +166,9 @@ static void put(char *cell, enum column column, const struct line *l)
 		break;
 	case FILES:
 		put_number(cell, r->opens);
+		break;
+	case CACHE:
+		put_size(cell, r->cached);
 		break;
 	case OUT:
 		put_size(cell, r->delivered);
@@ -233,23 +238,24 @@ static const struct {
 	int width;
 	int importance; /* on a narrow terminal, columns of least importance go first */
 } columns[N_COLUMNS] = {
-	[RANK] = { "RANK", 7, 21 },
-	[EPOCH] = { "EPOCH", 5, 19 },
-	[DONE] = { "DONE", 5, 20 },
-	[FILES] = { "FILES/s", 7, 22 },
-	[OUT] = { "OUT/s", 5, 18 },
-	[READ] = { "READ/s", 6, 11 },
-	[WASTE] = { "WASTE/s", 7, 6 },
-	[HITS] = { "HITS", 5, 17 },
-	[WAIT] = { "WAIT", 5, 16 },
-	[P50] = { "P50", 5, 7 },
-	[P99] = { "P99", 5, 15 },
-	[MAX] = { "MAX", 5, 12 },
-	[WINDOW] = { "WINDOW", 6, 9 },
-	[DEPTH] = { "DEPTH", 5, 8 },
-	[MEMORY] = { "MEMORY", 6, 14 },
-	[TIER] = { "TIER", 5, 13 },
-	[FILL] = { "FILL", 5, 10 },
+	[RANK] = { "RANK", 7, 22 },
+	[EPOCH] = { "EPOCH", 5, 20 },
+	[DONE] = { "DONE", 5, 21 },
+	[FILES] = { "FILES/s", 7, 23 },
+	[CACHE] = { "CACHE/s", 7, 6 },
+	[OUT] = { "OUT/s", 5, 19 },
+	[READ] = { "READ/s", 6, 12 },
+	[WASTE] = { "WASTE/s", 7, 7 },
+	[HITS] = { "HITS", 5, 18 },
+	[WAIT] = { "WAIT", 5, 17 },
+	[P50] = { "P50", 5, 8 },
+	[P99] = { "P99", 5, 16 },
+	[MAX] = { "MAX", 5, 13 },
+	[WINDOW] = { "WINDOW", 6, 10 },
+	[DEPTH] = { "DEPTH", 5, 9 },
+	[MEMORY] = { "MEMORY", 6, 15 },
+	[TIER] = { "TIER", 5, 14 },
+	[FILL] = { "FILL", 5, 11 },
 	[REQUESTS] = { "REQ/s", 5, 5 },
 	[RETRIES] = { "RETRY", 5, 2 },
 	[THROTTLED] = { "THROT", 5, 3 },
@@ -584,6 +590,7 @@ static void print_help_screen(FILE *out, unsigned width, unsigned height)
 		"RANK             the rank and the world, or all",
 		"EPOCH, DONE      the epoch, and how much of it this rank has read",
 		"FILES/s          files opened",
+		"CACHE/s          bytes of them that were in the page cache",
 		"OUT/s, READ/s    bytes to the trainer; bytes from the shards",
 		"WASTE/s          bytes read ahead that nobody uses",
 		"HITS             files that were in memory when they were opened",

@@ -34,6 +34,7 @@ const struct watched_counter watched_counters[WATCHED_COUNTERS] = {
 	COUNTER(turns, "turns"),
 	RATED(opens, "opens", opens, 1, "files_per_s"),
 	RATED(misses, "misses", misses, 1, NULL),
+	RATED(cached_bytes, NULL, cached, 1, "cached_bytes_per_s"),
 	RATED(delivered_bytes, NULL, delivered, 1, "delivered_bytes_per_s"),
 	RATED(read_bytes, NULL, read, 1, "read_bytes_per_s"),
 	RATED(wasted_bytes, NULL, wasted, 1, "wasted_bytes_per_s"),

@@ -28,7 +28,7 @@ struct watched_counts {
 	uint64_t uptime_s;
 	uint64_t epoch, position, turns; /* if a sampler was recognised, its values */
 	uint64_t opens, misses;
-	uint64_t delivered_bytes, read_bytes, wasted_bytes, waited_ns;
+	uint64_t cached_bytes, delivered_bytes, read_bytes, wasted_bytes, waited_ns;
 	uint64_t wait_p50_ns, wait_p99_ns, wait_max_ns; /* in this epoch */
 	uint64_t window_bytes, window_limit_bytes;
 	uint64_t resident_bytes, memory_bytes, device_rate;
@@ -45,6 +45,7 @@ struct watched_rates {
 	bool known;       /* there were two readings */
 	double opens;     /* files */
 	double misses;    /* files */
+	double cached;    /* bytes */
 	double delivered; /* bytes */
 	double read;      /* bytes */
 	double wasted;    /* bytes */
@@ -64,7 +65,7 @@ struct watched_counter {
 	double rate_unit;     /* the rate counts these */
 	const char *rate_key; /* of the rate, in --json; NULL: not there */
 };
-enum { WATCHED_COUNTERS = 27 };
+enum { WATCHED_COUNTERS = 28 };
 extern const struct watched_counter watched_counters[WATCHED_COUNTERS];
 
 struct watched_mount {
