@@ -3,13 +3,16 @@
 in memory before it opens them."""
 
 import json
+import os
 import random
+import shutil
 import sys
 import textwrap
 
 import pytest
 
 from helpers import tools
+from helpers.private import NOBODY
 from helpers.waiting import wait_until
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -110,7 +113,8 @@ TRAINER = """
         seen += len(sizes)
     assert seen == len(data)
     end = stats()
-    print(json.dumps({key: end[key] - noted[key] for key in ("opens", "hits", "misses", "lost", "orders_dropped")}))
+    since = {key: end[key] - noted[key] for key in ("opens", "hits", "misses", "lost", "orders_dropped")}
+    print(json.dumps({**since, "lists": [one["list"] for one in noted["announced"]]}))
     """
 
 
@@ -131,8 +135,8 @@ def train(dataset, scratch):
     (scratch / "mnt").mkdir()
     (scratch / "train.py").write_text(f"BATCH = {BATCH}\n" + textwrap.dedent(TRAINER))
 
-    def once(*arguments, options=(), **kwargs):
-        command = [sys.executable, "-W", "ignore", scratch / "train.py", scratch / "mnt", *arguments]
+    def once(*arguments, options=(), place=scratch / "mnt", within=(), **kwargs):
+        command = [*within, sys.executable, "-W", "ignore", scratch / "train.py", place, *arguments]
         if arguments[0] == "two":
             command = ["sh", "-c", '"$@" & "$@" && wait $!', "sh", *command]
         done = tools.ddpfs("exec", "-q", "-o", "view=all,memory=256M", *options, dataset, scratch / "mnt", "--", *command, **kwargs)
@@ -152,6 +156,20 @@ def test_what_a_sampler_draws_is_in_memory(train, kind, workers):
     since = train(kind, workers)
     assert since["opens"] >= COUNT - 8 * BATCH * workers
     assert since["misses"] < 0.01 * COUNT and since["orders_dropped"] == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
+@pytest.mark.parametrize("kind, workers", [("weighted", 2), ("buckets", 4)])
+def test_what_another_user_draws_is_in_memory(train, dataset, mount, scratch, kind, workers):
+    """The trainer reads a mount of root's, not that of `ddpfs exec`, and cannot reach that mount's control socket."""
+    os.chmod(scratch, 0o777)
+    m = mount(dataset, "view=all,allow_other,memory=256M")
+    # The capability lets the other user read the interpreter, wherever it lies. Sockets are still refused to him.
+    user = [*NOBODY.split(), "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    since = train(kind, workers, place=m.path, within=user)
+    assert since["opens"] >= COUNT - 8 * BATCH * workers
+    assert since["misses"] < 0.01 * COUNT and since["orders_dropped"] == 0
+    assert since["lists"][0].startswith("65534:torch-")
 
 
 def test_two_trainers_side_by_side_have_a_list_each(train):
