@@ -17,7 +17,7 @@
 enum {
 	AHEAD = CACHE_TIER_FAR / CACHE_TIER_EPOCH, /* epochs that are looked at */
 	EPOCHS = AHEAD + 2,                        /* of two epochs that are read at the same time */
-	TORCH_BYTES = 32 << 20,                    /* of permutations */
+	SAMPLES = 1024,                            /* that are looked up in an order at once */
 };
 #define RANKS_NS UINT64_C(5000000000) /* between two looks at the other ranks of the host */
 
@@ -27,6 +27,7 @@ struct cache_tier_uses {
 	struct cache_tier *tier;
 	const struct shard_index *index;
 	struct shard_view *view; /* NULL: the order is told */
+	bool by_tables;          /* the order is told, or its inverse costs much */
 	uint32_t ahead;          /* epochs that are looked at, at most AHEAD */
 	bool groups;
 	uint64_t redeal; /* epochs for which groups keep their samples; 0: always */
@@ -36,6 +37,7 @@ struct cache_tier_uses {
 	struct shard_epoch *epochs[EPOCHS];
 	struct {
 		uint64_t epoch;
+		uint32_t n_ranks;              /* for which it was made */
 		struct cache_use_table *table; /* NULL: none is told */
 	} tables[EPOCHS];
 	uint32_t world;
@@ -101,7 +103,7 @@ static bool is_told(const struct cache_tier_uses *uses, uint64_t epoch, uint32_t
 /* Finds when this host uses a sample in an epoch, in the unit of cache_tier_block.now.  Returns false: it does not. */
 static bool used_in(struct cache_tier_uses *uses, uint64_t number, uint32_t sample, uint32_t slot, uint32_t *ret_at)
 {
-	if (!uses->view)
+	if (uses->by_tables)
 		return told_in(uses, number, sample, ret_at);
 	const struct shard_epoch *epoch = epoch_of(uses, number);
 	uint64_t step;
@@ -157,8 +159,10 @@ bool cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cac
 		epoch = uses->latest;
 	if (uses->all || epoch >= CACHE_TIER_EPOCHS_MAX)
 		return true;
+	if (uses->view)
+		uses->latest = epoch;
 	/* Another reader of the same mount reads what this order does not have, in epochs of its own. */
-	if (!uses->view && !is_told(uses, epoch, place.sample))
+	if (uses->by_tables && !is_told(uses, epoch, place.sample))
 		return true;
 	uses->latest = epoch;
 	uint32_t now = (uint32_t)(epoch * CACHE_TIER_EPOCH + 1);
@@ -179,19 +183,6 @@ static uint64_t order_of(const struct shard_view *view)
 	return XXH3_64bits(numbers, sizeof(numbers));
 }
 
-/* Returns how many epochs may be looked at; 0: nothing is told. */
-static uint32_t epochs_ahead(const struct cache_tier_fill *fill, const struct shard_view *view)
-{
-	const struct shard_view_options *o = shard_view_options_get(view);
-	uint64_t bytes = shard_view_samples(view) * sizeof(uint64_t);
-	if (o->world < 2 || fill->room_bytes >= shard_index_info(shard_view_index(view))->content_bytes)
-		return 0;
-	if (o->order != SHARD_ORDER_TORCH)
-		return AHEAD;
-	uint64_t n = TORCH_BYTES / bytes;
-	return n < 3 ? 0 : n - 2 < AHEAD ? (uint32_t)n - 2 : AHEAD;
-}
-
 /* Returns how many epochs ahead there is memory for tables, besides those of the present and the last one. */
 static uint32_t tables_ahead(uint32_t n_samples)
 {
@@ -202,18 +193,24 @@ static uint32_t tables_ahead(uint32_t n_samples)
 int cache_tier_uses_new(struct cache_tier *tier, struct shard_view *view, struct cache_tier_uses **ret_uses)
 {
 	const struct shard_view_options *o = shard_view_options_get(view);
+	const struct shard_info *info = shard_index_info(shard_view_index(view));
+	bool by_tables = o->order == SHARD_ORDER_TORCH;
 	struct cache_tier_fill fill;
 	int rc = cache_tier_fill_get(tier, &fill);
-	uint32_t ahead = rc == 0 ? epochs_ahead(&fill, view) : 0;
-	if (rc < 0 || !ahead)
+	uint32_t ahead = by_tables ? tables_ahead(info->n_samples) : AHEAD;
+	if (rc < 0 || o->world < 2 || fill.room_bytes >= info->content_bytes)
 		return rc < 0 ? rc : -EOPNOTSUPP;
+	if (!ahead)
+		return -E2BIG;
 	struct cache_tier_uses *uses = calloc(1, sizeof(*uses));
 	if (!uses)
 		return -ENOMEM;
 	*uses = (struct cache_tier_uses){ .tier = tier,
 		.index = shard_view_index(view),
 		.view = view,
+		.by_tables = by_tables,
 		.world = o->world,
+		.latest = o->epoch,
 		.ahead = ahead,
 		.groups = o->groups > 1,
 		.redeal = o->redeal };
@@ -241,7 +238,7 @@ int cache_tier_uses_new_told(
 	struct cache_tier_uses *uses = calloc(1, sizeof(*uses));
 	if (!uses)
 		return -ENOMEM;
-	*uses = (struct cache_tier_uses){ .tier = tier, .index = index, .ahead = ahead };
+	*uses = (struct cache_tier_uses){ .tier = tier, .index = index, .by_tables = true, .ahead = ahead };
 	pthread_mutex_init(&uses->lock, NULL);
 	*ret_uses = uses;
 	return 0;
@@ -308,9 +305,9 @@ uint32_t cache_tier_uses_ranks(struct cache_tier_uses *uses, uint64_t *ret_ranks
 	return uses->n_ranks;
 }
 
-void cache_tier_uses_tell(struct cache_tier_uses *uses, uint64_t epoch, struct cache_use_table *table)
+/* Takes a table that was made for the ranks of this host when they were n_ranks.  The caller has the lock. */
+static void take_table(struct cache_tier_uses *uses, uint64_t epoch, struct cache_use_table *table, uint32_t n_ranks)
 {
-	lock_for_scope(&uses->lock);
 	for (uint32_t i = 0; i < EPOCHS; i++) {
 		uint64_t there = uses->tables[i].epoch;
 		bool kept = i != epoch % EPOCHS && there <= epoch + uses->ahead && epoch <= there + uses->ahead + 1;
@@ -320,7 +317,14 @@ void cache_tier_uses_tell(struct cache_tier_uses *uses, uint64_t epoch, struct c
 		uses->tables[i].table = NULL;
 	}
 	uses->tables[epoch % EPOCHS].epoch = epoch;
+	uses->tables[epoch % EPOCHS].n_ranks = n_ranks;
 	uses->tables[epoch % EPOCHS].table = table;
+}
+
+void cache_tier_uses_tell(struct cache_tier_uses *uses, uint64_t epoch, struct cache_use_table *table)
+{
+	lock_for_scope(&uses->lock);
+	take_table(uses, epoch, table, uses->n_ranks);
 }
 
 uint32_t cache_tier_uses_ahead(const struct cache_tier_uses *uses)
@@ -336,7 +340,100 @@ uint32_t cache_tier_uses_epochs(struct cache_tier_uses *uses)
 		return 0;
 	for (uint32_t i = 0; i < EPOCHS; i++)
 		n += uses->tables[i].table && uses->tables[i].epoch >= uses->latest;
-	return uses->view ? uses->ahead + 1 : n;
+	return uses->by_tables ? n : uses->ahead + 1;
+}
+
+/* ---- tables of a view's order ---- */
+
+/* Finds the first epoch that lacks a table.  The caller has the lock. */
+static bool find_lacking(struct cache_tier_uses *uses, uint64_t *ret_epoch)
+{
+	if (!uses->view || !uses->by_tables || !uses->joined)
+		return false;
+	look_at_ranks(uses);
+	for (uint64_t epoch = uses->latest; !uses->all && epoch <= uses->latest + uses->ahead; epoch++) {
+		if (table_of(uses, epoch) && uses->tables[epoch % EPOCHS].n_ranks == uses->n_ranks)
+			continue;
+		*ret_epoch = epoch;
+		return true;
+	}
+	return false;
+}
+
+bool cache_tier_uses_lacks(struct cache_tier_uses *uses)
+{
+	uint64_t epoch;
+	lock_for_scope(&uses->lock);
+	return find_lacking(uses, &epoch);
+}
+
+/* Enters what a rank uses in an epoch. */
+static int fill_table(struct cache_use_table *table, const struct shard_epoch *epoch, uint32_t rank)
+{
+	uint64_t turns = shard_epoch_turns(epoch, rank), steps[SAMPLES], n_steps = shard_epoch_deal(epoch)->n;
+	uint32_t samples[SAMPLES], n;
+	for (uint64_t turn = 0; turn < turns; turn += n) {
+		n = turns - turn < SAMPLES ? (uint32_t)(turns - turn) : SAMPLES;
+		int rc = shard_epoch_samples(epoch, rank, turn, n, samples, steps);
+		if (rc < 0)
+			return rc;
+		for (uint32_t i = 0; i < n; i++) /* steps behind the last one repeat samples (tail=pad) */
+			cache_use_table_set(table, samples[i], steps[i] < n_steps ? steps[i] : n_steps - 1, n_steps);
+	}
+	return 0;
+}
+
+/* Makes the table of an epoch for these ranks. */
+static int make_table(
+        struct cache_tier_uses *uses, uint64_t number, const uint64_t *ranks, struct cache_use_table **ret_table)
+{
+	struct cache_use_table *table = cache_use_table_new(shard_index_info(uses->index)->n_samples);
+	struct shard_epoch *epoch = NULL;
+	int rc = table ? shard_view_epoch_once(uses->view, number, &epoch) : -ENOMEM;
+	for (uint32_t rank = 0; rc == 0 && rank < uses->world; rank++)
+		if (bit_get(ranks, rank))
+			rc = fill_table(table, epoch, rank);
+	shard_epoch_put(epoch);
+	if (rc < 0)
+		free(table);
+	else
+		*ret_table = table;
+	return rc;
+}
+
+/* Makes the next table that is missing.  Returns 1; 0: none is; -errno. */
+static int make_next(struct cache_tier_uses *uses, uint64_t *ranks)
+{
+	struct cache_use_table *table;
+	uint64_t epoch;
+	uint32_t n_ranks;
+	{
+		lock_for_scope(&uses->lock);
+		if (!find_lacking(uses, &epoch))
+			return 0;
+		n_ranks = uses->n_ranks;
+		memcpy(ranks, uses->ranks, (uses->world / 64 + 1) * sizeof(*ranks));
+	}
+	int rc = make_table(uses, epoch, ranks, &table);
+	if (rc < 0)
+		return rc;
+	lock_for_scope(&uses->lock);
+	take_table(uses, epoch, table, n_ranks);
+	return 1;
+}
+
+int cache_tier_uses_work(struct cache_tier_uses *uses, uint64_t max_ns)
+{
+	uint64_t start_ns = base_now_ns();
+	uint64_t *ranks = uses->view ? bits_new(uses->world) : NULL;
+	int rc = ranks ? 1 : -ENOMEM;
+	while (rc == 1) {
+		rc = make_next(uses, ranks);
+		if (base_now_ns() - start_ns >= max_ns)
+			break;
+	}
+	free(ranks);
+	return rc < 0 ? rc : 0;
 }
 
 void cache_tier_uses_leave(struct cache_tier_uses *uses)

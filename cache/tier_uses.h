@@ -15,8 +15,11 @@
  *       cache_tier_uses_tell(epoch, table)     ... as many epochs ahead as cache_tier_uses_ahead says
  *     cache_tier_uses_leave                    the order is lost: nothing is told to the tier
  *
- * Memory: up to 32 MiB for order=torch; up to CACHE_TIER_TABLES_BYTES for tables; else some KiB and a bit for each rank
- * of the world.
+ * The inverse of order=torch takes 8 bytes a sample.  So the caller makes tables of it, too, in the background
+ * (cache_tier_uses_work), and holds one epoch of it at a time.
+ *
+ * Memory: up to CACHE_TIER_TABLES_BYTES for tables, and an epoch of order=torch while its table is made; else some KiB
+ * and a bit for each rank of the world.
  * Threads: any thread may call cache_tier_uses_of and _add.  One thread at a time calls the functions of told orders.
  * One mutex guards everything. */
 #ifndef DDPFS_CACHE_TIER_USES_H
@@ -29,17 +32,25 @@
 #include "cache/use_table.h"
 #include "shard/view.h"
 
-#define CACHE_TIER_TABLES_BYTES ((uint64_t)64 << 20) /* of the tables of a told order */
+#define CACHE_TIER_TABLES_BYTES ((uint64_t)64 << 20) /* of tables */
 
 struct cache_tier_uses; /* opaque */
 
 /* Makes it for a view.  Until the first cache_tier_uses_add, nothing is told.
  * tier, view: not owned, outlive it.  The view computes its order: it is no given one.
- * Returns 0; -EOPNOTSUPP: nothing is told for this view; -ENOMEM; an error of a system call. */
+ * Returns 0; -EOPNOTSUPP: nothing is told for this view; -E2BIG: tables of order=torch would take more than
+ * CACHE_TIER_TABLES_BYTES; -ENOMEM; an error of a system call. */
 int cache_tier_uses_new(struct cache_tier *tier, struct shard_view *view, struct cache_tier_uses **ret_uses);
 /* Says that this process reads for a rank of the view, and tells it to the other ranks of the host.  A rank may be
  * added again.  Returns 0 or an error of fcntl(2). */
 int cache_tier_uses_add(struct cache_tier_uses *uses, uint32_t rank);
+/* Tells whether tables of the view's order are missing.  Any thread. */
+bool cache_tier_uses_lacks(struct cache_tier_uses *uses);
+/* Of a view.  Makes tables that are missing, the nearest epochs first, for about max_ns; at least one.  One thread at a
+ * time.
+ * Returns 0; -ENOMEM and errors of the index: it made none; the next call tries again. */
+int cache_tier_uses_work(struct cache_tier_uses *uses, uint64_t max_ns);
+
 /* Makes it for a dataset whose order is told.  tier, index: not owned, outlive it.
  * Returns 0; -EOPNOTSUPP: the tier has room for the whole dataset; -E2BIG: tables of so many samples would take more
  * than CACHE_TIER_TABLES_BYTES; -ENOMEM; an error of a system call. */

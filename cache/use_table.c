@@ -23,8 +23,9 @@ struct cache_use_table *cache_use_table_new(uint32_t n)
 void cache_use_table_set(struct cache_use_table *table, uint32_t sample, uint64_t turn, uint64_t turns)
 {
 	assert(sample < table->n && turn < turns);
-	if (cache_use_table_get(table, sample) == 0)
-		table->parts[sample / 2] |= (uint8_t)((turn * CACHE_USE_PARTS / turns + 1) << sample % 2 * 4);
+	uint32_t before = cache_use_table_get(table, sample), part = (uint32_t)(turn * CACHE_USE_PARTS / turns + 1);
+	if (before == 0 || part < before)
+		table->parts[sample / 2] ^= (uint8_t)((before ^ part) << sample % 2 * 4);
 }
 
 uint32_t cache_use_table_get(const struct cache_use_table *table, uint32_t sample)

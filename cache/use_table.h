@@ -18,8 +18,8 @@ struct cache_use_table {
 struct cache_use_table *cache_use_table_new(uint32_t n);
 /* Returns the bytes of such a table. */
 uint64_t cache_use_table_bytes(uint32_t n);
-/* Notes that a sample is used at `turn` of `turns`, of all ranks.  Its first use in the epoch counts; so call it in the
- * order of the turns.  sample: below n; turn: below turns. */
+/* Notes that a sample is used at `turn` of `turns`, of all ranks.  Of several uses, the first turn counts.
+ * sample: below n; turn: below turns. */
 void cache_use_table_set(struct cache_use_table *table, uint32_t sample, uint64_t turn, uint64_t turns);
 /* Returns the part of the epoch in which a sample is used, + 1; 0: it is not used, or there is no such sample. */
 uint32_t cache_use_table_get(const struct cache_use_table *table, uint32_t sample);

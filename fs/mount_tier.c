@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
+#include "fs/job_queue.h"
 #include "fs/log_queue.h"
 #include "fs/server.h"
 #include "fs/view.h"
@@ -16,6 +17,7 @@
 #include "shard/remote/location.h"
 
 enum { CHECK_MS = 1000 };
+#define WORK_NS UINT64_C(100000000) /* of the helper between two checks; one table of 10^7 samples takes longer */
 
 /* A successor would wait for itself if it had to open a directory below its own mount. */
 static bool below_mount(const struct fs_server *server)
@@ -112,13 +114,42 @@ void fs_tier_begin(struct fs_server *server, const struct fs_view *view)
 		        base_err_str(rc));
 }
 
+struct uses_job {
+	struct fs_job job; /* first */
+	struct fs_server *server;
+};
+
+/* The helper: makes tables of uses. Without memory, the next check tries again. */
+static void make_tables(struct fs_job *job, bool ending)
+{
+	struct fs_server *server = ((struct uses_job *)job)->server;
+	if (!ending)
+		cache_tier_uses_work(server->tier_uses, WORK_NS);
+	server->tier_uses_queued = false;
+	free(job);
+}
+
+static void queue_tables(struct fs_server *server)
+{
+	if (!server->tier_uses || server->tier_uses_queued || !cache_tier_uses_lacks(server->tier_uses))
+		return;
+	struct uses_job *job = malloc(sizeof(*job));
+	if (!job)
+		return;
+	*job = (struct uses_job){ .job.run = make_tables, .server = server };
+	server->tier_uses_queued = true;
+	fs_job_queue_add(server->jobs, &job->job);
+}
+
 int fs_tier_check(struct fs_server *server)
 {
 	if (!server->tier || server->tier_off_told)
 		return -1;
 	int off = cache_tier_off(server->tier);
-	if (!off)
+	if (!off) {
+		queue_tables(server);
 		return CHECK_MS;
+	}
 	log_warning("the tier in '%s' is off (%s): blocks come from the dataset until the next mount",
 	        base_quoted(server->options.tier_dir), strerror(off));
 	server->tier_off_told = true;

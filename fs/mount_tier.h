@@ -21,7 +21,8 @@ int fs_tier_open(struct fs_server *server, struct base_err *err);
 /* Tells the tier that a rank of a mount of several ranks has a reader. Once for each rank, or more often. */
 void fs_tier_begin(struct fs_server *server, const struct fs_view *view);
 
-/* Logs once that the tier is off. Returns the ms until it must be called again; -1: never. */
+/* Logs once that the tier is off, and has the helper make tables of uses that are missing.
+ * Returns the ms until it must be called again; -1: never. */
 int fs_tier_check(struct fs_server *server);
 
 #endif

@@ -90,6 +90,7 @@ struct fs_server {
 	struct fs_common_files common;
 	struct cache_tier *tier;           /* NULL: none */
 	struct cache_tier_uses *tier_uses; /* NULL: the tier is not told when blocks are used again */
+	_Atomic bool tier_uses_queued;     /* the helper makes tables for it, or will do */
 	bool tier_off_told;                /* main's: the log says that it is off */
 	struct prefetch *prefetch;
 	struct fs_budget *budget;

@@ -705,6 +705,19 @@ int shard_view_epoch(struct shard_view *view, uint64_t number, struct shard_epoc
 	return rc;
 }
 
+int shard_view_epoch_once(struct shard_view *view, uint64_t number, struct shard_epoch **ret_epoch)
+{
+	{
+		lock_for_scope(&view->lock);
+		const struct cached_epoch *place = cache_place(view, number);
+		if (place && place->epoch && place->number == number) {
+			*ret_epoch = shard_epoch_get(place->epoch);
+			return 0;
+		}
+	}
+	return epoch_build(view, number, ret_epoch);
+}
+
 struct shard_epoch *shard_epoch_get(struct shard_epoch *epoch)
 {
 	atomic_fetch_add_explicit(&epoch->references, 1, memory_order_relaxed);

@@ -127,6 +127,8 @@ void shard_view_identity(const struct shard_view *view, char ret_hex[static SHAR
  * Costs O(1) if the epoch is cached or the order is not torch; else O(n).  -ENOMEM; for a given view errors of `get`.
  * May wait while another thread builds the same epoch.  Any thread. */
 int shard_view_epoch(struct shard_view *view, uint64_t epoch, struct shard_epoch **ret_epoch);
+/* Does the same, but does not cache the epoch if it is built: for who looks at it once.  Not for a given view. */
+int shard_view_epoch_once(struct shard_view *view, uint64_t epoch, struct shard_epoch **ret_epoch);
 /* Takes another reference; returns epoch. */
 struct shard_epoch *shard_epoch_get(struct shard_epoch *epoch);
 /* Gives a reference back; the last one frees the epoch.  NULL is allowed. */

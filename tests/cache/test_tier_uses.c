@@ -240,7 +240,7 @@ static struct host host_of(const struct shard_index *index, struct shard_view_op
 {
 	struct host host = { .rank = options.rank };
 	struct base_err err = { 0 };
-	options.order = SHARD_ORDER_FULL;
+	options.order = options.order == SHARD_ORDER_AUTO ? SHARD_ORDER_FULL : options.order;
 	options.seed = 3;
 	if (shard_view_new(index, &options, &err, &host.view) < 0)
 		fail_msg("%s", err.text);
@@ -266,6 +266,8 @@ static double epoch_of(struct host *host, uint64_t number)
 	struct shard_epoch *epoch;
 	uint64_t missed = 0, turns;
 	assert_int_equal(shard_view_epoch(host->view, number, &epoch), 0);
+	while (host->uses && cache_tier_uses_lacks(host->uses))
+		assert_int_equal(cache_tier_uses_work(host->uses, 0), 0);
 	turns = shard_epoch_turns(epoch, host->rank);
 	for (uint64_t turn = 0; turn < turns; turn++) {
 		uint32_t sample, number_of_file;
@@ -300,14 +302,13 @@ static void one_host_keeps_what_it_has(void **state)
 }
 
 /* All hosts are alike, so one is simulated.  It has read for long enough that the tier is full of what it keeps. */
-static void one_of_eight_hosts_keeps_what_comes_next(void **state)
+static void one_of_eight_hosts(enum shard_order_mode order)
 {
 	struct shard_index *index = tier_simulated_dataset(N);
-	struct host host = host_of(index, (struct shard_view_options){ .rank = 2, .world = 8 }, LARGE);
+	struct host host = host_of(index, (struct shard_view_options){ .rank = 2, .world = 8, .order = order }, LARGE);
 	struct cache_tier_stats stats;
 	double origin = 0;
 	enum { BEFORE = 9, MEASURED = 8 };
-	(void)state;
 	for (uint64_t e = 0; e < BEFORE + MEASURED; e++) {
 		double part = epoch_of(&host, e);
 		print_message("a tier of 25%%, one of 8 hosts, epoch %d: %.3f\n", (int)e + 1, part);
@@ -318,6 +319,70 @@ static void one_of_eight_hosts_keeps_what_comes_next(void **state)
 	        (double)stats.stored / ((double)(BEFORE + MEASURED) * N / 8));
 	assert_true(origin <= 0.45);
 	assert_int_equal(stats.bad, 0);
+	host_done(&host);
+	synth_close(index);
+}
+
+static void one_of_eight_hosts_keeps_what_comes_next(void **state)
+{
+	(void)state;
+	one_of_eight_hosts(SHARD_ORDER_FULL);
+}
+
+static void one_of_eight_hosts_keeps_what_comes_next_in_the_order_of_torch(void **state)
+{
+	(void)state;
+	one_of_eight_hosts(SHARD_ORDER_TORCH);
+}
+
+/* Tables say what the inverse of the order says; and a rank that comes gets into them. */
+static void tables_have_the_uses_of_all_ranks_of_the_host(void **state)
+{
+	struct shard_index *index = tier_simulated_dataset(N / 4);
+	const struct shard_view_options options = { .rank = 1, .world = 5, .order = SHARD_ORDER_TORCH, .epoch = 7 };
+	struct host host = host_of(index, options, LARGE / 4);
+	static uint8_t want[LEN];
+	(void)state;
+	for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+		if (ranks == 2)
+			assert_int_equal(cache_tier_uses_add(host.uses, 4), 0);
+		assert_true(cache_tier_uses_lacks(host.uses));
+		while (cache_tier_uses_lacks(host.uses))
+			assert_int_equal(cache_tier_uses_work(host.uses, 0), 0);
+		assert_int_equal(cache_tier_uses_epochs(host.uses), cache_tier_uses_ahead(host.uses) + 1);
+		for (uint32_t file = 0; file < 300; file++) {
+			struct cache_tier_block block = tier_simulated_block(file, 0, 0, want);
+			struct shard_epoch *epoch;
+			uint32_t sample = file, rank; /* each file is a sample */
+			uint64_t number = 7, step = 0;
+			cache_tier_uses_of(host.uses, number, &block);
+			do {
+				assert_int_equal(shard_view_epoch(host.view, ++number, &epoch), 0);
+				assert_int_equal(shard_epoch_find(epoch, sample, &step, &rank, NULL), 0);
+				shard_epoch_put(epoch);
+			} while (number < 38 && rank != 1 && (ranks == 1 || rank != 4));
+			if (number < 38)
+				assert_int_equal(block.next, number * EPOCH + step * EPOCH / (N / 4) + 1);
+		}
+	}
+	host_done(&host);
+	synth_close(index);
+}
+
+static void large_datasets_have_tables_in_the_order_of_torch(void **state)
+{
+	const struct synth synth = { .classes = 1000, .per_class = 1500, .bytes = LEN };
+	const struct shard_view_options options = { .rank = 1, .world = 8, .order = SHARD_ORDER_TORCH };
+	(void)state;
+	base_io = &base_io_libc;
+	struct shard_index *index = synth_open(&synth);
+	struct host host = host_of(index, options, CACHE_TIER_SIZE_MIN);
+	assert_int_equal(cache_tier_uses_ahead(host.uses), 32);
+	assert_int_equal(cache_tier_uses_epochs(host.uses), 0);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_int_equal(cache_tier_uses_work(host.uses, 0), 0);
+		assert_int_equal(cache_tier_uses_epochs(host.uses), i + 1);
+	}
 	host_done(&host);
 	synth_close(index);
 }
@@ -431,6 +496,9 @@ int main(void)
 		TEST(what_comes_soon_survives_kills),
 		TEST(one_host_keeps_what_it_has),
 		TEST(one_of_eight_hosts_keeps_what_comes_next),
+		TEST(one_of_eight_hosts_keeps_what_comes_next_in_the_order_of_torch),
+		TEST(tables_have_the_uses_of_all_ranks_of_the_host),
+		TEST(large_datasets_have_tables_in_the_order_of_torch),
 		TEST(ranks_of_one_process_are_ranks_of_the_host),
 		TEST(before_the_first_rank_nothing_is_told),
 		TEST(a_group_keeps_its_samples_until_the_next_deal),

@@ -297,6 +297,19 @@ def test_a_recognised_order_tells_the_tier_what_comes_next(build_dir, scratch, m
     assert after["tier_told_epochs"] > 30 and after["tier_bad"] == after["errors"] == 0
 
 
+def test_the_order_of_torch_tells_the_tier_what_comes_next(build_dir, scratch, mount):
+    """Its tables are made beside the mount's work."""
+    datasets.write_tree(scratch / "source", classes=1, per_class=160, sizes=(500_000,))
+    tools.mkshard("pack", scratch / "source", scratch / "data")
+    (scratch / "tier").mkdir()
+    m = mount(scratch / "data", options(scratch, "rank=1,world=4,order=torch,epoch=3"))
+    wait_until(lambda: control.stats(m)["tier_told_epochs"] > 30, "tables of the next epochs")
+    for _ in range(2):
+        read_epoch(m)
+    stats = control.settled(m)
+    assert stats["tier_bad"] == stats["errors"] == 0 and stats["tier_told_epochs"] > 30
+
+
 def test_a_restart_keeps_the_tier(stored, scratch, http_store, mount):
     url, files = stored
     fill(mount, url, lambda m: contents(m.path), scratch)
