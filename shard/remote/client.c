@@ -559,8 +559,8 @@ static int judge(struct transfer *t, CURLcode code)
 /* Plans the next try of a read, or fails it. */
 static void try_again(struct remote_client *c, struct remote_read *read, uint64_t retry_after_ns)
 {
-	uint64_t now = base_now_ns();
-	if (now - read->progress_ns >= c->timeout_ns) {
+	uint64_t now = base_now_ns(), waited = now - read->progress_ns;
+	if (waited >= c->timeout_ns) {
 		finish_read(c, read, -ETIMEDOUT);
 		return;
 	}
@@ -571,6 +571,8 @@ static void try_again(struct remote_client *c, struct remote_read *read, uint64_
 	pause = pause / 2 + random_below(c, pause / 2 + 1);
 	if (pause < retry_after_ns)
 		pause = retry_after_ns + random_below(c, retry_after_ns / 4);
+	if (pause > c->timeout_ns - waited) /* the last try is then, whatever the store says */
+		pause = c->timeout_ns - waited;
 	read->tries++;
 	read->due_ns = now + pause;
 	read->queued_next = c->paused;

@@ -9,7 +9,8 @@
  * transfer, sometimes by several:
  *
  *  - Connections that fail, bodies that end early, 429 and 5xx: another transfer continues at the byte where the last
- *    one ended.  Pauses grow, with jitter; Retry-After is obeyed.  A read fails when nothing came for `timeout_ns`.
+ *    one ended.  Pauses grow, with jitter; Retry-After is obeyed.  A read fails when nothing came for `timeout_ns`,
+ *    also if Retry-After names a later time.
  *  - If more than a fifth of the latest answers are 429 or 503, half as many transfers run at the same time, at most
  *    once in a round trip.  Otherwise the number grows by a quarter, up to REMOTE_TRANSFERS_MAX.
  *  - Let P be the 90th percentile of the time to the first byte.  A read that gets no byte for 3 x P gets another

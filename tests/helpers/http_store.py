@@ -7,6 +7,7 @@ Faults are set while it runs (`store.set(latency_ms=20, p503=0.05)`):
     tail, tail_ms   share of answers that are tail_ms later
     slow_from, slow_ms  from the n-th answer on each is slow_ms later
     p503, p429      share of answers with that status; 429 says Retry-After: 1
+    retry_after     that many seconds in its place
     retry_date      1: Retry-After is a date, 2 s later
     each_503        every n-th answer has status 503
     at_once         requests that are served at the same time; more get status 503
@@ -200,7 +201,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.refuse(503)
         if chance() < fault("p429"):
             later = email.utils.formatdate(time.time() + 2, usegmt=True)
-            return self.refuse(429, Retry_After=later if fault("retry_date") else "1")
+            return self.refuse(429, Retry_After=later if fault("retry_date") else str(fault("retry_after") or 1))
         if fault("redirect"):
             path, _, until = self.path.partition("?until=")
             if not until or fault("redirect_loop"):

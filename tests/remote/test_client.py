@@ -209,3 +209,10 @@ def test_a_store_that_stays_away_is_an_error_after_the_timeout(http_store, objec
     _, stats, errors = read(timeout_ms=1500, chunk=SIZE)
     assert stats["failed"] == 1 and "timed out" in errors[0]
     assert stats["seconds"] < 30
+
+
+def test_a_time_that_a_store_names_does_not_outlast_the_timeout(http_store, object_bytes, read):
+    http_store.set(p429=1, retry_after=30)
+    _, stats, errors = read(timeout_ms=1500, chunk=SIZE)
+    assert stats["failed"] == 1 and "timed out" in errors[0]
+    assert stats["seconds"] < 10, stats
