@@ -412,6 +412,12 @@ struct prefetch_used {
 	uint64_t ahead_bytes; /* that were read ahead for it, as the ledger counts; 0: none */
 };
 
+/* A sample that a reader brought in, and the block that he asked for first. */
+struct prefetch_brought {
+	uint32_t sample;
+	uint64_t key; /* cache_block_key */
+};
+
 /* What the sink has lost (lost.c).  Owned by the engine thread. */
 struct prefetch_losses {
 	uint64_t since_ns;  /* start of the interval of `recently` */
@@ -423,7 +429,10 @@ struct prefetch_losses {
 	uint64_t first_ns;  /* when the first of them was lost */
 	uint64_t history;   /* a bit for each of the latest 64 uses, set: its sample was lost */
 	struct prefetch_used used[PREFETCH_USED_LATELY]; /* by prefetch_schedule.all_uses modulo */
-	bool expected;                                   /* `latest` is to be fetched again anyway */
+	/* Samples that were not in memory when a reader asked for a block of them: the latest ones, a ring. */
+	struct prefetch_brought brought[PREFETCH_USED_LATELY];
+	uint64_t n_brought;   /* that there ever were */
+	bool expected;        /* `latest` is to be fetched again anyway */
 	uint32_t halved;      /* windows are divided by 2 so many times, because the kernel holds less */
 	uint64_t halved_ns;   /* when that last changed */
 	bool refetch;         /* the next refetch_turns of all streams must be fetched again */
@@ -596,6 +605,10 @@ bool prefetch_fetch_parked(struct prefetch *p);
 /* lost.c: what the sink has lost, because the kernel took it back.  Engine thread. */
 /* A reader asked for a sample that counted as resident. */
 void prefetch_lost_sample(struct prefetch *p, uint32_t sample);
+/* A reader brings a sample in, of which he asked for this block first. */
+void prefetch_lost_brought(struct prefetch *p, uint32_t sample, uint64_t key);
+/* Returns whether a reader brought the sample in lately, and this is another block of it: then it is not lost. */
+bool prefetch_lost_comes(const struct prefetch *p, uint32_t sample, uint64_t key);
 /* The sink refused an item, which the ledger has as absent now. */
 void prefetch_lost_refused(struct prefetch *p, const struct prefetch_item *item);
 /* Takes the next turns from `fetch` on as lost, if they are to be fetched again. */

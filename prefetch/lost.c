@@ -437,6 +437,23 @@ void prefetch_lost_look(struct prefetch *p, struct prefetch_stream *s)
 	pthread_cond_signal(&p->lister.cv);
 }
 
+void prefetch_lost_brought(struct prefetch *p, uint32_t sample, uint64_t key)
+{
+	p->losses.brought[p->losses.n_brought++ % PREFETCH_USED_LATELY] =
+	        (struct prefetch_brought){ .sample = sample, .key = key };
+}
+
+bool prefetch_lost_comes(const struct prefetch *p, uint32_t sample, uint64_t key)
+{
+	uint64_t n = p->losses.n_brought < PREFETCH_USED_LATELY ? p->losses.n_brought : PREFETCH_USED_LATELY;
+	for (uint64_t i = 1; i <= n; i++) { /* the latest first */
+		const struct prefetch_brought *b = &p->losses.brought[(p->losses.n_brought - i) % PREFETCH_USED_LATELY];
+		if (b->sample == sample)
+			return b->key != key;
+	}
+	return false;
+}
+
 void prefetch_lost_sample(struct prefetch *p, uint32_t sample)
 {
 	atomic_store_explicit(&p->lost_ns, base_now_ns(), memory_order_relaxed);

@@ -145,11 +145,15 @@ static void demanded(struct prefetch *p, const struct prefetch_event *event)
 		cache_ledger_block(p->ledger, file, (uint32_t)event->epoch, event->bytes);
 		return;
 	}
-	/* The block may have been demanded before: this does not tell that the sample was lost. */
-	if (event->kind == PREFETCH_EVENT_BROUGHT && cache_ledger_has(p->ledger, f.sample))
+	uint64_t key = cache_block_key(file, (uint32_t)event->epoch);
+	bool had = cache_ledger_has(p->ledger, f.sample);
+	/* A block in landing memory may have been demanded before: this does not tell that the sample was lost. */
+	if (had && (event->kind == PREFETCH_EVENT_BROUGHT || prefetch_lost_comes(p, f.sample, key)))
 		return;
 	if (cache_ledger_asked(p->ledger, f.sample))
 		prefetch_lost_sample(p, f.sample);
+	else if (!had)
+		prefetch_lost_brought(p, f.sample, key);
 }
 
 /* Samples that more turns use are found when their drop is considered.  A whole epoch is worth looking for all of

@@ -1824,6 +1824,39 @@ static uint64_t late_by_10_ms(void *arg, uint32_t shard, uint64_t offset, uint32
 	return 10000000;
 }
 
+/* A reader brings a sample in by several READs: the later ones do not tell that the kernel took it back.  One of the
+ * same block does. */
+static void other_blocks_of_a_sample_that_comes_are_not_lost(void **state)
+{
+	struct fake_sink sink;
+	struct trainer t = { 0 };
+	uint32_t file = 0;
+	enum { OTHERS = 12 }; /* more than 8 MiB */
+	(void)state;
+	sink_init(&sink);
+	start(&t, &sink, &(struct setup){ .memory = 32 << 20, .view = orders[0], .doubtful = true });
+	while (blocks_of(file) != 2)
+		file++;
+	for (uint32_t block = 0; block < 2; block++) {
+		assert_int_equal(ask(t.p, file, block), 0);
+		settle(&t);
+		assert_int_equal(stats(t.p).lost, 0);
+	}
+	for (uint32_t other = file + 1, n = 0; n < OTHERS; other++) { /* landing memory forgets the file */
+		bool two = blocks_of(other) == 2;
+		n += two;
+		for (uint32_t block = 0; two && block < 2; block++)
+			assert_int_equal(ask(t.p, other, block), 0);
+	}
+	settle(&t);
+	assert_int_equal(stats(t.p).lost, 0);
+	assert_int_equal(ask(t.p, file, 0), 0);
+	settle(&t);
+	assert_int_equal(stats(t.p).lost, 1);
+	stop(&t);
+	prefetch_free(t.p);
+}
+
 /* Begins a trainer whose dataset lies in a store far away, and whose window of the first turns is there. */
 static void start_looking(struct trainer *t, struct fake_sink *sink, const struct prefetch_hook *hook)
 {
@@ -2011,6 +2044,7 @@ int main(void)
 		cmocka_unit_test(names_without_an_epoch_follow_too),
 		cmocka_unit_test(demands_that_join_a_read_do_not_wake_the_engine),
 		cmocka_unit_test(what_is_regained_stands_before_no_reader),
+		cmocka_unit_test(other_blocks_of_a_sample_that_comes_are_not_lost),
 		cmocka_unit_test(lost_files_of_a_store_are_there_again_before_their_reader),
 		cmocka_unit_test(the_window_is_wide_where_it_merges_reads),
 		cmocka_unit_test(much_that_is_gone_is_fetched_again_at_once),
