@@ -168,6 +168,15 @@ def test_many_threads_announce_side_by_side(mounted, packed):
     assert len(lists_of(mounted)) == 24
 
 
+def test_a_socket_of_another_mount_is_not_asked(mounted, packed, mount):
+    """In a container the socket's path can be that of a server of the container."""
+    other = mount(packed[0], "view=all")
+    m = ddpfs.Mount(mounted.path)
+    m._follower()._find_socket = ddpfs.Mount(other.path)._control_socket
+    assert m.follow(packed[1]) == COUNT
+    assert lists_of(mounted) == {"0:default": COUNT} and lists_of(other) == {}
+
+
 @pytest.mark.parametrize("request_", [
     {"cmd": "info"}, {"cmd": "stat"}, {"cmd": "history"}, {"cmd": "epoch", "set": 3}, {"cmd": "state"}, {"cmd": "reset"},
     {"cmd": "unmount", "lazy": True}, {"cmd": "neighbour", "servers": 9, "mounts": 9, "claims": []},

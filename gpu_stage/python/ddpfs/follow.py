@@ -54,6 +54,8 @@ class Connection:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_TIMEOUT_S)
         self._socket.connect(self._path)
+        if self._talk(b'{"cmd":"info"}\n').get("dev") != os.stat(self.mountpoint).st_dev:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "the socket of this name is another mount's")  # in a container
 
     def _close(self):
         if self._socket is not None:
@@ -68,6 +70,9 @@ class Connection:
         if self._socket is None or self._pid != os.getpid():
             self._close()  # of a child of fork(): its descriptor only
             self._connect()
+        return self._talk(line, fds)
+
+    def _talk(self, line, fds=()):
         sent = socket.send_fds(self._socket, [line], fds) if fds else self._socket.send(line)
         self._socket.sendall(line[sent:])
         reply = b""
