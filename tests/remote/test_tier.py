@@ -243,7 +243,7 @@ def test_a_group_that_was_dealt_anew_takes_the_room_of_the_old_one(build_dir, sc
 
 
 def test_a_mount_of_all_files_keeps_what_a_full_tier_has(build_dir, scratch, mount):
-    """Whatever order its files are opened in: the tier is told no next uses, and does not churn."""
+    """Its reader takes all files in each epoch: the tier is told no next uses, and does not churn."""
     files = sorted(datasets.write_tree(scratch / "source", classes=1, per_class=200, sizes=(500_000,)))
     tools.mkshard("pack", scratch / "source", scratch / "data")
     (scratch / "tier").mkdir()
