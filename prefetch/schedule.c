@@ -208,12 +208,19 @@ static void take_arrived(struct prefetch *p, struct prefetch_item_list *arrived)
 	}
 }
 
+/* Returns the mean number of files of a sample. */
+static uint64_t mean_files(const struct prefetch *p)
+{
+	const struct shard_info *info = shard_index_info(p->options.index);
+	return info->grouped && info->n_files > info->n_samples ? info->n_files / info->n_samples : 1;
+}
+
 /* Returns the mean cost of all samples, in bytes. */
 static uint64_t mean_cost(const struct prefetch *p)
 {
 	const struct shard_info *info = shard_index_info(p->options.index);
 	uint64_t mean = info->n_samples ? info->content_bytes / info->n_samples : 0;
-	return mean + p->sink->overhead_bytes + CACHE_PAGE / 2;
+	return mean + mean_files(p) * (p->sink->overhead_bytes + CACHE_PAGE / 2);
 }
 
 /* Returns how many turns behind the farthest used one are not used.  Returns 0 when they are too far apart for
@@ -595,16 +602,17 @@ void prefetch_schedule_news(struct prefetch *p)
 }
 
 /* Returns how many turns are announced ahead: those that fit the window by the mean cost of all samples.  If the sink
- * needs no announcements, the mean of the fetched samples is better known and is used instead.  Then neighbours are
+ * needs no announcements, the mean of the fetched samples is better known and is used instead.  So it is for samples of
+ * several files: a label of a byte fills a page.  Then neighbours are
  * merged over the whole window, and not beyond it: far samples would take the room of the next ones.  The difference
  * matters: of 4 KiB samples a window holds half as many again as of 6 KiB samples. */
 static uint64_t lookahead(const struct prefetch *p, const struct prefetch_stream *s)
 {
-	uint64_t cost = mean_cost(p);
-	if (p->store) /* files of one size are common, and a pool must fit */
+	uint64_t cost = mean_cost(p), files = mean_files(p);
+	if (p->store && files == 1) /* files of one size are common, and a pool must fit */
 		cost = (cost - p->sink->overhead_bytes - CACHE_PAGE / 2 + CACHE_PAGE - 1) / CACHE_PAGE * CACHE_PAGE +
 		       p->sink->overhead_bytes;
-	if ((p->store || !p->sink->ops->announce) && p->schedule.n_cost >= COST_KNOWN)
+	if ((p->store || files > 1 || !p->sink->ops->announce) && p->schedule.n_cost >= COST_KNOWN)
 		cost = p->schedule.cost_bytes / p->schedule.n_cost + 1;
 	uint64_t turns = (s->window >> p->losses.halved) / cost;
 	return turns < 4 * PREFETCH_ANNOUNCE_FIRST ? 4 * PREFETCH_ANNOUNCE_FIRST : turns;

@@ -2,11 +2,16 @@
 """Samples of two files each, as a WebDataset has them, in a mount of all files whose trainer opens both."""
 
 import random
+import sys
 
 import pytest
 
 from helpers import datasets, tools
+from helpers.waiting import wait_until
 from mount.control import settled
+
+sys.path.insert(0, str(tools.ROOT / "gpu_stage" / "python"))
+import ddpfs  # noqa: E402
 
 SAMPLES, SIZE, STEP = 3000, 5000, 50
 TREE = "layout=tree,view=all"
@@ -42,6 +47,36 @@ def read(m, files, samples):
         for path in sample:
             assert path.read_bytes() == files[path.name]
     return settled(m)
+
+
+def missed(before, after):
+    """READs between the two that are not of what the kernel took back; a refetch takes 1,024 turns for lost."""
+    taken = 2 * (after["lost"] - before["lost"]) + 2048 * (after["refetches"] - before["refetches"])
+    return after["misses"] - before["misses"] - taken
+
+
+@pytest.mark.parametrize("told", [1, 2], ids=["pictures", "both"])
+def test_all_files_of_an_announced_sample_are_read_ahead(told, grouped, mount):
+    """The list has the pictures only, or the labels, too.  The names of so many samples are made as fit: with more, what is used
+    late would take the room of what is used next."""
+    dataset, files = grouped
+    m = mount(dataset, f"{TREE},memory=24M")  # about half of the files, names and inodes
+    order = random.Random(1).sample(samples_of(m, files), SAMPLES)
+    ddpfs.Mount(m.path).follow([str(path.relative_to(m.path)) for sample in order for path in sample[:told]])
+    before = wait_until(lambda: (now := settled(m))["stored_bytes"] > 0 and now)
+    assert missed(before, read(m, files, order)) <= 2 * SAMPLES / 200
+
+
+def test_both_files_of_a_recognised_sample_are_read_ahead(grouped, mount):
+    """torch's order of the sorted pictures; the labels lie beside them."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    dataset, files = grouped
+    m = mount(dataset, f"{TREE},memory=24M")
+    samples = samples_of(m, files)
+    order = [samples[i] for i in torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(7))]
+    before = read(m, files, order[:200])
+    assert "torch DistributedSampler, seed+epoch 7" in before["recognised"]
+    assert missed(before, read(m, files, order[200:])) <= 2 * SAMPLES / 50
 
 
 def test_the_second_file_of_a_sample_that_comes_is_not_lost(grouped, mount):
