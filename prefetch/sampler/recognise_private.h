@@ -149,6 +149,7 @@ struct family {
 	uint32_t from, to; /* seeds [from, to); `deep`: words */
 	bool traced;       /* by prefetch_trace_try(): another library's shuffle, or torch's in contiguous parts */
 	bool quick, again; /* traced: by the quick test; not by it, after it has found nothing */
+	bool shared;       /* traced: half of the opens may be another job's */
 	uint32_t skip;     /* words drawn before the permutation */
 	uint32_t draws;    /* RANDOM: how many seeds to try that are drawn after each manual seed */
 	uint32_t outputs;  /* that the filter checks; above PREFETCH_FILTER_WORDS: computed exactly, seed by seed */
@@ -156,7 +157,7 @@ struct family {
 	uint64_t manual;
 };
 
-enum { FAMILIES_MAX = 128 };
+enum { FAMILIES_MAX = 192 };
 
 /* Memory for prefetch_torch_prefix(). */
 struct workbench {

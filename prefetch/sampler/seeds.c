@@ -253,6 +253,34 @@ static void plan_shuffles(const struct prefetch_recognise *r, struct seeds *s)
 	plan_seeds(r, s, end, near ? end / SHUFFLE_EPOCHS : 1);
 }
 
+/* Two jobs side by side, of which no other family finds the first.  The other one is found when its opens are left.
+ * torch's shuffles are found by the filter, however many others' opens there are. */
+static void add_shared(const struct prefetch_recognise *r, struct seeds *s, uint32_t from, uint32_t to)
+{
+	for (unsigned i = 0; i < SHUFFLES && may_begin(r) && r->search.n_ring >= SHUFFLE_OPENS; i++) {
+		if (shuffles[i] != PREFETCH_SAMPLER_DISTRIBUTED)
+			add_family(s, (struct family){ .sampler = shuffles[i],
+			                      .from = from,
+			                      .to = to <= r->options.shuffle_max ? to : r->options.shuffle_max + 1,
+			                      .traced = true,
+			                      .shared = true });
+	}
+}
+
+static void plan_shared(const struct prefetch_recognise *r, struct seeds *s)
+{
+	add_shared(r, s, 0, SHUFFLE_FIRST);
+	for (unsigned i = 0; i < POPULAR; i++) {
+		if (popular[i] >= SHUFFLE_FIRST)
+			add_shared(r, s, popular[i], popular[i] + 1);
+	}
+}
+
+static void plan_more_shared(const struct prefetch_recognise *r, struct seeds *s)
+{
+	add_shared(r, s, SHUFFLE_FIRST, LIKELY_SEEDS);
+}
+
 static void plan_first_shuffles(const struct prefetch_recognise *r, struct seeds *s)
 {
 	plan_seeds(r, s, SHUFFLE_FIRST, 1);
@@ -311,10 +339,12 @@ static const struct {
 	{ SEEDS_LIKELY, plan_near_shuffles },
 	{ SEEDS_LIKELY, plan_dali },
 	{ SEEDS_LIKELY, plan_shuffles },
+	{ SEEDS_LIKELY, plan_shared },
 	{ SEEDS_FAR, plan_more_shuffles },
 	{ SEEDS_FAR, plan_all },
 	{ SEEDS_FAR, plan_worlds },
 	{ SEEDS_FAR, plan_popular },
+	{ SEEDS_FAR, plan_more_shared },
 	{ SEEDS_FAR, plan_all_shuffles },
 };
 
@@ -727,6 +757,11 @@ static bool verify_sample(struct seeds *s, uint32_t passed, const struct source 
 	return true;
 }
 
+static enum prefetch_trace_test test_of(const struct family *family)
+{
+	return family->quick ? PREFETCH_TRACE_QUICK : family->shared ? PREFETCH_TRACE_SHARED : PREFETCH_TRACE_PATIENT;
+}
+
 /* Tries one seed on all lists.  Python's sample of a whole list is its shuffle backwards. */
 static bool try_traced(struct seeds *s, const struct family *family, uint64_t *steps)
 {
@@ -737,10 +772,10 @@ static bool try_traced(struct seeds *s, const struct family *family, uint64_t *s
 	for (uint32_t i = 0; i < s->n_traced; i++) {
 		if (!s->traces[i] || (i >= s->n_targets && costs_much(s->traces[i], s->at)))
 			continue;
-		if (family->again && prefetch_trace_is_short(s->traces[i]))
+		if ((family->again || family->shared) && prefetch_trace_is_short(s->traces[i]))
 			continue; /* it was shuffled whole */
 		s->tried++;
-		if (!prefetch_trace_try(s->traces[i], kind, s->at, family->quick, steps))
+		if (!prefetch_trace_try(s->traces[i], kind, s->at, test_of(family), steps))
 			continue;
 		*steps += s->targets[i].n;
 		if (verify_traced(s, i, &source))

@@ -20,7 +20,16 @@ enum {
  * other readers' opens and other ranks' parts.  In most cases one long gap makes a seed wrong for the quick test, and
  * three for the other one. */
 static const float SMALL_NATS = 1.86F, LONG_NATS = -3.91F, LONG_NATS_EACH = 0.9F;
-static const float WRONG_NATS = -7, QUICK_WRONG_NATS = -2, RIGHT_NATS = 20;
+static const struct limits {
+	float wrong, right; /* nats */
+} limits[PREFETCH_TRACE_TESTS] = {
+	[PREFETCH_TRACE_PATIENT] = { -7, 20 },
+	[PREFETCH_TRACE_QUICK] = { -2, 20 },
+	/* Of right seeds and of wrong ones e^-5 are taken for the other.  A wrong one takes 5 / (ln 2 - 1/2) gaps. */
+	[PREFETCH_TRACE_SHARED] = { -5, 5 },
+};
+/* The same for a shared test: half as many become final. */
+static const float SHARED_NATS = -0.693F, SHARED_NATS_EACH = 0.5F;
 
 struct prefetch_trace {
 	uint32_t room, n, n_opened;
@@ -30,9 +39,10 @@ struct prefetch_trace {
 	uint64_t *bits;
 	uint16_t *ids; /* a cell each: number of the opened file + 1; all 0 between calls */
 	uint32_t touched[TOUCHED_MAX], n_touched;
-	float per_step;         /* mean gaps */
-	float nats, wrong_nats; /* so far; the seed is wrong at so many */
-	uint32_t last;          /* step of the last opened file that became final */
+	float per_step; /* mean gaps */
+	float nats;     /* so far */
+	enum prefetch_trace_test test;
+	uint32_t last; /* step of the last opened file that became final */
 	struct prefetch_rng rng;
 	uint32_t words[SHARD_MT19937_WORDS], next; /* of rng, made a block at a time */
 	struct prefetch_seeded *seeded;
@@ -88,8 +98,11 @@ static bool decide(struct prefetch_trace *t, uint32_t step)
 {
 	float gap = (float)(step - t->last) * t->per_step;
 	t->last = step;
-	t->nats += gap * SMALL <= 1 ? SMALL_NATS : LONG_NATS + gap * LONG_NATS_EACH;
-	return t->nats > t->wrong_nats && t->nats < RIGHT_NATS;
+	if (t->test == PREFETCH_TRACE_SHARED)
+		t->nats += SHARED_NATS + gap * SHARED_NATS_EACH;
+	else
+		t->nats += gap * SMALL <= 1 ? SMALL_NATS : LONG_NATS + gap * LONG_NATS_EACH;
+	return t->nats > limits[t->test].wrong && t->nats < limits[t->test].right;
 }
 
 /* Cell `top` is final from this step on, and `from` is the cell whose file it gets.  False: the seed is decided. */
@@ -287,13 +300,13 @@ bool prefetch_trace_is_short(const struct prefetch_trace *t)
 	return t->n < PREFETCH_TRACE_SHORT * t->n_opened;
 }
 
-bool prefetch_trace_try(
-        struct prefetch_trace *t, enum prefetch_shuffle_kind kind, uint64_t seed, bool quick, uint64_t *steps)
+bool prefetch_trace_try(struct prefetch_trace *t, enum prefetch_shuffle_kind kind, uint64_t seed,
+        enum prefetch_trace_test test, uint64_t *steps)
 {
 	if (prefetch_trace_is_short(t) || kind > PREFETCH_SHUFFLE_PYTHON)
 		return true;
 	t->nats = 0;
-	t->wrong_nats = quick ? QUICK_WRONG_NATS : WRONG_NATS;
+	t->test = test;
 	t->last = 0;
 	t->n_touched = 0;
 	seed_rng(t, kind, (uint32_t)seed);
@@ -302,7 +315,7 @@ bool prefetch_trace_try(
 		bit_clear(t->bits, t->touched[i]);
 	for (uint32_t i = 0; i < t->n_opened; i++)
 		bit_set(t->bits, t->cells[i]);
-	return t->nats > t->wrong_nats;
+	return t->nats > limits[test].wrong;
 }
 
 void prefetch_trace_positions(

@@ -16,6 +16,9 @@
  *   A quick test gives up a seed after one gap, in most cases, which are 1,400 steps.  Then a single open of another
  *   reader that becomes final early hides the right seed, so seeds are tried quickly first, and then again.
  *
+ *   A shared test finds two jobs side by side.  Half of the opens are the other job's, and become final anywhere.  So
+ *   under the right seed one becomes final half as often as under a wrong one.  That takes about 26 gaps to see.
+ *
  * Threads: any, one at a time for each object. */
 #ifndef DDPFS_PREFETCH_SAMPLER_SHUFFLE_TRACE_H
 #define DDPFS_PREFETCH_SAMPLER_SHUFFLE_TRACE_H
@@ -42,13 +45,16 @@ uint32_t prefetch_trace_room(const struct prefetch_trace *trace);
  * PREFETCH_TRACE_OPENED_MAX.  n: 2 .. the trace's room. */
 void prefetch_trace_set(struct prefetch_trace *trace, uint32_t n, const uint32_t *cells, uint32_t n_opened);
 
+enum prefetch_trace_test { PREFETCH_TRACE_PATIENT, PREFETCH_TRACE_QUICK, PREFETCH_TRACE_SHARED, PREFETCH_TRACE_TESTS };
+
 /* Whether the list is so short that no seed is tested: prefetch_trace_try() returns true for each. */
 bool prefetch_trace_is_short(const struct prefetch_trace *trace);
 
 /* Returns whether this seed can be the right one.  kind: TORCH, NUMPY, NUMPY_RNG or PYTHON (which does for SAMPLE).
- * Adds the steps that it did to *steps. */
-bool prefetch_trace_try(
-        struct prefetch_trace *trace, enum prefetch_shuffle_kind kind, uint64_t seed, bool quick, uint64_t *steps);
+ * A shared test does not find TORCH and SAMPLE, whose first files are final first.  Adds the steps that it did to
+ * *steps. */
+bool prefetch_trace_try(struct prefetch_trace *trace, enum prefetch_shuffle_kind kind, uint64_t seed,
+        enum prefetch_trace_test test, uint64_t *steps);
 
 /* Does the whole shuffle.  Writes the position of each opened file, in the order of `cells`. */
 void prefetch_trace_positions(

@@ -1253,9 +1253,13 @@ static int enter_again(struct prefetch_recognise *r, struct track *t)
 	return 0;
 }
 
-static bool begins(const struct track *t, uint32_t hits)
+/* Whether so many opens of the trial lie at the beginning of an epoch.  `places`: positions of the part where
+ * unexpected opens may lie. */
+static bool begins(const struct track *t, uint32_t hits, uint64_t places)
 {
-	double chance = (double)start(t) / (double)t->size * t->part.ranks / t->part.world;
+	double share = (double)t->part.ranks / t->part.world, first = (double)start(t);
+	double all = (double)places * share + (double)t->size * (1 - share);
+	double chance = first < all ? first * share / all : 1;
 	return hits >= TRIAL_SURE && hits * 4 >= t->trial * 3 &&
 	       prefetch_fit_surprise(hits, t->trial, chance) >= TRIAL_NATS;
 }
@@ -1291,9 +1295,10 @@ static bool unexpected(struct prefetch_recognise *r, struct track *t, uint32_t f
 	if (t->then && prefetch_sequence_position(t->then, file, &next) == 0 && in_part(t, next) && next < start(t))
 		t->trial_next++;
 	t->trial_at[t->trial - 1] = position;
-	if ((begins(t, t->trial_next) || (t->then && begins_in_order(t))) && enter_next(r, t) == 0)
+	if ((begins(t, t->trial_next, t->size) || (t->then && begins_in_order(t))) && enter_next(r, t) == 0)
 		return true;
-	if (begins(t, t->trial_again) && enter_again(r, t) == 0)
+	/* Where nothing was opened, opens are expected: those of a second job that are not lie below `high`. */
+	if (begins(t, t->trial_again, t->high) && enter_again(r, t) == 0)
 		return true;
 	if (t->trial == TRIAL_MAX) {
 		t->trial = 0;

@@ -23,10 +23,12 @@ static void identity(uint32_t *at, uint32_t n)
 }
 
 /* prefetch_trace_try() in the simplest way. */
-static bool try_slowly(uint32_t n, const uint32_t *cells, enum prefetch_shuffle_kind kind, uint64_t seed, bool quick,
-        uint32_t *at, bool *opened, uint64_t *ret_steps)
+static bool try_slowly(uint32_t n, const uint32_t *cells, enum prefetch_shuffle_kind kind, uint64_t seed,
+        enum prefetch_trace_test test, uint32_t *at, bool *opened, uint64_t *ret_steps)
 {
-	const float wrong_nats = quick ? -2 : -7;
+	const bool shared = test == PREFETCH_TRACE_SHARED;
+	const float wrong_nats = shared ? -5 : test == PREFETCH_TRACE_QUICK ? -2 : -7;
+	const float right_nats = shared ? 5 : RIGHT_NATS;
 	struct prefetch_rng rng;
 	float nats = 0;
 	uint32_t done = 0, last = 0;
@@ -34,17 +36,20 @@ static bool try_slowly(uint32_t n, const uint32_t *cells, enum prefetch_shuffle_
 	for (unsigned i = 0; i < OPENED; i++)
 		opened[cells[i]] = true;
 	prefetch_rng_seed(&rng, kind, seed);
-	for (; done + 1 < n && nats > wrong_nats && nats < RIGHT_NATS; done++) {
+	for (; done + 1 < n && nats > wrong_nats && nats < right_nats; done++) {
 		prefetch_shuffle_steps(&rng, kind, n, done, 1, at, true);
 		if (!opened[at[kind == PREFETCH_SHUFFLE_TORCH ? done : n - 1 - done]])
 			continue;
 		float gap = (float)(done - last) * ((float)OPENED / (float)n);
 		last = done;
-		nats += gap * 8 <= 1 ? SMALL_NATS : LONG_NATS + gap * LONG_NATS_EACH;
+		if (shared)
+			nats += -0.693F + gap * 0.5F;
+		else
+			nats += gap * 8 <= 1 ? SMALL_NATS : LONG_NATS + gap * LONG_NATS_EACH;
 	}
 	for (unsigned i = 0; i < OPENED; i++)
 		opened[cells[i]] = false;
-	*ret_steps = nats > wrong_nats && nats < RIGHT_NATS ? done : done - 1; /* the deciding step does not count */
+	*ret_steps = nats > wrong_nats && nats < right_nats ? done : done - 1; /* the deciding step does not count */
 	return nats > wrong_nats;
 }
 
@@ -73,9 +78,9 @@ static void a_trace_takes_the_same_steps_as_a_slow_one(void **state)
 			prefetch_trace_set(trace, n, cells, OPENED);
 			for (uint64_t offset = 0; offset < OFFSETS; offset++) {
 				uint64_t tried = seed + offset * offset * 1000, steps = 0, slow_steps;
-				bool quick = offset % 2;
-				bool passes = prefetch_trace_try(trace, kind, tried, quick, &steps);
-				bool slow = try_slowly(n, cells, kind, tried, quick, at, opened, &slow_steps);
+				enum prefetch_trace_test test = offset % PREFETCH_TRACE_TESTS;
+				bool passes = prefetch_trace_try(trace, kind, tried, test, &steps);
+				bool slow = try_slowly(n, cells, kind, tried, test, at, opened, &slow_steps);
 				if (passes != slow || steps != slow_steps || (offset == 0 && !passes))
 					fail_msg("%u files, kind %u, seed %u: %d after %u steps, not %d after %u", n,
 					        kind, (unsigned)tried, passes, (unsigned)steps, slow,

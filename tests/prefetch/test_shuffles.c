@@ -162,13 +162,15 @@ static void a_trace_keeps_the_right_seed(void **state)
 					cells[i] = cells[k] == cells[i] ? order[far = far + 1] : cells[i];
 			}
 			prefetch_trace_set(trace, N, cells, OPENED);
-			if (!prefetch_trace_try(trace, kind, seed, false, &ignored) ||
-			        (seed % 2 == 0 && !prefetch_trace_try(trace, kind, seed, true, &ignored)))
+			if (!prefetch_trace_try(trace, kind, seed, PREFETCH_TRACE_PATIENT, &ignored) ||
+			        (seed % 2 == 0 &&
+			                !prefetch_trace_try(trace, kind, seed, PREFETCH_TRACE_QUICK, &ignored)))
 				fail_msg("kind %u, seed %lu is lost", kind, (unsigned long)seed);
 			uint64_t before = steps;
-			passed += prefetch_trace_try(trace, kind, seed + SEEDS, false, &steps);
+			passed += prefetch_trace_try(trace, kind, seed + SEEDS, PREFETCH_TRACE_PATIENT, &steps);
 			assert_true(steps - before <= N);
-			passed_quickly += prefetch_trace_try(trace, kind, seed + SEEDS, true, &quick_steps);
+			passed_quickly +=
+			        prefetch_trace_try(trace, kind, seed + SEEDS, PREFETCH_TRACE_QUICK, &quick_steps);
 		}
 	}
 	assert_true(passed <= 4);
