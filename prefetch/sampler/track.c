@@ -1257,9 +1257,9 @@ static int enter_again(struct prefetch_recognise *r, struct track *t)
  * unexpected opens may lie. */
 static bool begins(const struct track *t, uint32_t hits, uint64_t places)
 {
-	double share = (double)t->part.ranks / t->part.world, first = (double)start(t);
+	double share = (double)t->part.ranks / t->part.world, first = (double)start(t) * share;
 	double all = (double)places * share + (double)t->size * (1 - share);
-	double chance = first < all ? first * share / all : 1;
+	double chance = first < all ? first / all : 1;
 	return hits >= TRIAL_SURE && hits * 4 >= t->trial * 3 &&
 	       prefetch_fit_surprise(hits, t->trial, chance) >= TRIAL_NATS;
 }
