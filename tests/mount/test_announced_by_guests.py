@@ -138,6 +138,28 @@ def test_a_guests_table_of_files_is_his_own(mounted, packed):
     assert answer["ok"] and answer["entries"] == 1
 
 
+def test_a_guests_tables_take_no_place_of_others(mounted, packed):
+    paths = packed[1]
+
+    def is_there(table):
+        try:
+            ddpfs.Mount(mounted.path)._follower().announce({"listing": "table", "table": table, "form": "u32"}, bytes(4))
+        except OSError as error:
+            assert error.errno == errno.ESTALE
+            return False
+        return True
+
+    def make(n):
+        return [ddpfs.Mount(mounted.path).files(paths[:10]).name for _ in range(n)]
+
+    of_root = make(1)[0]
+    of_other = call_as(lambda: make(1), OTHER)[0]
+    of_guest = call_as(lambda: make(40), GUEST)
+    assert is_there(of_root)
+    assert call_as(lambda: is_there(of_other), OTHER)
+    assert call_as(lambda: [is_there(table) for table in of_guest], GUEST) == [False] * 36 + [True] * 4
+
+
 @pytest.mark.parametrize("follow", ["python", "command"])
 def test_pieces_of_which_nothing_is_taken_spoil_no_list(mounted, packed, follow):
     strangers = [f"elsewhere/{i:040d}" for i in range(1000)]  # several pieces
