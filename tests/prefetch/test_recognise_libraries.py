@@ -229,6 +229,15 @@ def test_a_shuffle_buffer_with_a_likely_seed_is_no_random_sample(recognise, seed
     assert track["opens"] >= 2 * n - 8
 
 
+@pytest.mark.parametrize("share", [2, 3])
+def test_a_sample_of_some_files_of_the_list(recognise, share):
+    """Of a third of the list or more: Python draws what it draws first of the whole list."""
+    first, second = (random.Random(epoch + 5).sample(range(N), N // share) for epoch in range(2))
+    (track,) = recognise(first + second, PATHS[:N])
+    assert "Python random.sample, seed+epoch 6" in track["text"]
+    assert track["opens"] >= 0.99 * 2 * len(first)
+
+
 def test_a_sample_of_a_ranks_part_is_no_shuffle_buffer(recognise):
     part = random.Random(7).sample(range(1000), 1000)
     (track,) = recognise(part, PATHS[:10**4])

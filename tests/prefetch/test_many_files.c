@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shuffles of other libraries over 100,000 files: recognised after at most 96 opens, and followed.  test_shuffles.c has
+ * more ways of dealing, over 10,000 files. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "prefetch/sampler/perm.h"
+#include "prefetch/sampler/recognise.h"
+#include "shard/base/sanitized.h"
+#include "tests/prefetch/loader.h"
+#include "tests/shard/synth.h"
+
+enum { CLASSES = 100, N = 100000, OPENS_MAX = 96, DALI_SEED = 524287 };
+
+static struct shard_index *dataset;
+static uint32_t order[N], opens[N];
+
+static void work(struct prefetch_recognise *r)
+{
+	int rc;
+	while ((rc = prefetch_recognise_step(r, UINT64_C(1000000000))) > 0)
+		;
+	assert_int_equal(rc, 0);
+}
+
+static struct prefetch_recognise *new_recognise(void)
+{
+	struct prefetch_recognise *r;
+	struct prefetch_recognise_options options = { .index = dataset, .seed_max = 3000, .popular_words = 1 };
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	return r;
+}
+
+static void shuffle(const struct prefetch_shuffle *shuffle, uint32_t n, uint32_t *ret_at)
+{
+	struct prefetch_perm *perm;
+	assert_int_equal(prefetch_perm_new_shuffled(n, shuffle, &perm), 0);
+	while (prefetch_perm_step(perm, n))
+		;
+	memcpy(ret_at, perm->at, n * sizeof(*ret_at));
+	prefetch_perm_put(perm);
+}
+
+static void open_files(struct prefetch_recognise *r, const uint32_t *files, uint32_t n)
+{
+	for (uint32_t k = 0; k < n; k++) {
+		prefetch_recognise_opened(r, &files[k], 1);
+		if (k % 16 == 15)
+			work(r);
+	}
+	work(r);
+}
+
+/* Opens 96 files, after which the sampler must be known, and then the rest. */
+static void assert_followed(
+        struct prefetch_recognise *r, const uint32_t *files, uint32_t n, enum prefetch_sampler sampler)
+{
+	struct prefetch_recognised track;
+	open_files(r, files, OPENS_MAX);
+	if (prefetch_recognise_get(r, 0, &track) < 0)
+		fail_msg("sampler %u: nothing is recognised", sampler);
+	assert_int_equal(track.sampler, sampler);
+	open_files(r, files + OPENS_MAX, n - OPENS_MAX);
+	assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
+	assert_int_equal(recognised_tracks(r), 1);
+	assert_true(track.opens >= n - n / 100);
+}
+
+static void dali_is_recognised(void **state)
+{
+	static const struct prefetch_shuffle ways[] = {
+		{ .kind = PREFETCH_SHUFFLE_STD, .seed = DALI_SEED },
+		{ .kind = PREFETCH_SHUFFLE_STD64, .seed = DALI_SEED + (UINT64_C(1) << 32), .step = UINT64_C(1) << 32 },
+	};
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct prefetch_recognise *r = new_recognise();
+		shuffle(&ways[i], N, order);
+		assert_followed(r, order, N, i == 0 ? PREFETCH_SAMPLER_DALI : PREFETCH_SAMPLER_DALI_EPOCH);
+		prefetch_recognise_free(r);
+	}
+}
+
+/* [rank::world] or a contiguous part, shuffled by itself. */
+static void a_ranks_own_part_is_recognised(void **state)
+{
+	static const struct {
+		enum prefetch_sampler sampler;
+		enum prefetch_shuffle_kind kind;
+	} families[] = {
+		{ PREFETCH_SAMPLER_NUMPY, PREFETCH_SHUFFLE_NUMPY },
+		{ PREFETCH_SAMPLER_PYTHON, PREFETCH_SHUFFLE_PYTHON },
+		{ PREFETCH_SAMPLER_NUMPY_RNG, PREFETCH_SHUFFLE_NUMPY_RNG },
+		{ PREFETCH_SAMPLER_DISTRIBUTED, PREFETCH_SHUFFLE_TORCH },
+	};
+	enum { FAMILIES = BASE_SANITIZED ? 1 : sizeof(families) / sizeof(families[0]), WORLD = 8, PART = N / WORLD };
+	(void)state;
+	for (unsigned i = 0; i < 2 * FAMILIES; i++) {
+		struct prefetch_recognise *r = new_recognise();
+		uint32_t rank = 3, seed = i % 3 == 2 ? 900 : 123;
+		shuffle(&(struct prefetch_shuffle){ .kind = families[i / 2].kind, .seed = seed }, PART, order);
+		for (uint32_t k = 0; k < PART; k++)
+			opens[k] = i % 2 ? order[k] * WORLD + rank : rank * PART + order[k];
+		assert_followed(r, opens, PART, families[i / 2].sampler);
+		prefetch_recognise_free(r);
+	}
+}
+
+/* random.sample(list, k) of a third of the list or more draws what a sample of the whole list draws first
+ * (test_recognise_libraries.py compares with Python itself).  Each epoch ends early. */
+static void a_sample_of_half_the_list_is_followed(void **state)
+{
+	enum { HALF = N / 2, EPOCHS = 3 };
+	struct prefetch_recognise *r = new_recognise();
+	struct prefetch_recognised track;
+	(void)state;
+	for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
+		shuffle(&(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_SAMPLE, .seed = 42 + epoch }, N, order);
+		open_files(r, order, HALF);
+	}
+	assert_int_equal(recognised_tracks(r), 1);
+	assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
+	assert_int_equal(track.sampler, PREFETCH_SAMPLER_PYTHON_SAMPLE);
+	assert_int_equal(track.seed, 42 + EPOCHS - 1);
+	assert_true(track.opens + EPOCHS * HALF / 100 >= EPOCHS * HALF);
+	prefetch_recognise_free(r);
+}
+
+/* DALI's readers of all shards on one mount: each begins with its own, and goes on with the next one. */
+static void dalis_shards_are_read_through_one_mount(void **state)
+{
+	enum { EPOCHS = 2 };
+	uint64_t random = 3;
+	(void)state;
+	shuffle(&(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_STD, .seed = DALI_SEED }, N, order);
+	for (uint32_t world = 2; world <= 4; world *= 2) {
+		struct prefetch_recognise *r = new_recognise();
+		uint32_t shard = N / world, next[4] = { 0 }, n = EPOCHS * N;
+		uint64_t followed = 0;
+		for (uint32_t k = 0; k < n; k++) {
+			uint32_t rank = (uint32_t)(loader_random(&random) % world);
+			while (next[rank] == EPOCHS * shard)
+				rank = (rank + 1) % world;
+			prefetch_recognise_opened(r, &order[(rank * shard + next[rank]++) % N], 1);
+			if (k % 16 == 15)
+				work(r);
+		}
+		for (unsigned t = 0; t < recognised_tracks(r); t++) {
+			struct prefetch_recognised track;
+			assert_int_equal(prefetch_recognise_get(r, t, &track), 0);
+			assert_int_equal(track.sampler, PREFETCH_SAMPLER_DALI);
+			followed += track.opens;
+		}
+		if (followed < n - n / 100)
+			fail_msg("%u shards: %u opens of %u", world, (unsigned)followed, n);
+		prefetch_recognise_free(r);
+	}
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	dataset = synth_open(&(struct synth){ .classes = CLASSES, .per_class = N / CLASSES, .bytes = 1 });
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	synth_close(dataset);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(dali_is_recognised),
+		cmocka_unit_test(a_ranks_own_part_is_recognised),
+		cmocka_unit_test(a_sample_of_half_the_list_is_followed),
+		cmocka_unit_test(dalis_shards_are_read_through_one_mount),
+	};
+	cmocka_set_test_filter(getenv("DDPFS_TEST")); /* a pattern, or NULL */
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
