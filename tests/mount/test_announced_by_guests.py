@@ -23,6 +23,7 @@ import ddpfs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user reads root's mount")
 COUNT, SIZE = 2000, 9000
+MOUNT = "view=all,allow_other,memory=256M"  # the window holds all files: none needs to be read while somebody opens them
 GUEST, OTHER = 65534, 65533
 CLONE_NEWNS = 0x20000
 BYTES = 16376  # BASE_ANNOUNCE_BYTES
@@ -44,7 +45,7 @@ def packed(build_dir, tmp_path_factory):
 @pytest.fixture
 def mounted(packed, mount, scratch):
     os.chmod(scratch, 0o755)
-    return mount(packed[0], "view=all,allow_other,memory=64M")
+    return mount(packed[0], MOUNT)
 
 
 def settled(m):
