@@ -84,9 +84,14 @@ static bool take(struct fs_names_ahead *ahead, const struct fs_names_ahead_ops *
 	n = turns - ahead->until < n ? (uint32_t)(turns - ahead->until) : n;
 	ahead->took_most = n == ahead->most;
 	for (uint32_t i = 0; i < n; i++, ahead->until++) {
-		uint32_t file = ops->file(user, ahead->until);
-		if (file != SHARD_NONE)
-			ahead->picks[ahead->n++] = (struct fs_names_ahead_pick){ .turn = ahead->until, .file = file };
+		uint32_t files[SHARD_SAMPLE_FILES_MAX], n_files = ops->files(user, ahead->until, files);
+		if (n_files > FS_NAMES_AHEAD_MAX - ahead->n) {
+			ahead->took_most = true;
+			break;
+		}
+		for (uint32_t k = 0; k < n_files; k++)
+			ahead->picks[ahead->n++] =
+			        (struct fs_names_ahead_pick){ .turn = ahead->until, .file = files[k] };
 	}
 	return true;
 }

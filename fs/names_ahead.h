@@ -22,11 +22,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "shard/format.h"
+
 enum {
 	FS_NAMES_AHEAD_FIRST = 16,
-	FS_NAMES_AHEAD_MAX = 2048, /* turns taken at once: 10 ms, or 30 ms if there are 256 directories to list */
-	FS_NAMES_AHEAD_RUN = 8,    /* fewer names of a directory are looked up */
+	/* Turns taken at once, and their files: 10 ms, or 30 ms if there are 256 directories to list. */
+	FS_NAMES_AHEAD_MAX = 2048,
+	FS_NAMES_AHEAD_RUN = 8, /* fewer names of a directory are looked up */
 };
+_Static_assert((int)SHARD_SAMPLE_FILES_MAX <= (int)FS_NAMES_AHEAD_MAX, "any turn can be taken");
 
 /* A file whose name is needed. */
 struct fs_names_ahead_pick {
@@ -40,14 +44,14 @@ struct fs_names_ahead {
 	uint64_t epoch, next; /* the turn that the engine will ask for, if it goes on */
 	uint64_t until;       /* the turns before it were taken */
 	uint32_t at_once;     /* turns that are taken next; 0: none were taken yet */
-	bool took_most;       /* the last time, `most` turns were taken */
+	bool took_most;       /* the last time, `most` turns or FS_NAMES_AHEAD_MAX files were taken */
 	uint32_t n;
 	struct fs_names_ahead_pick picks[FS_NAMES_AHEAD_MAX]; /* files of turns before `until` that are not done */
 };
 
 struct fs_names_ahead_ops {
-	/* Returns the file of a turn, or SHARD_NONE: none, or its name is known. */
-	uint32_t (*file)(void *user, uint64_t turn);
+	/* Gives the files of a turn whose names are not known. Returns how many there are. */
+	uint32_t (*files)(void *user, uint64_t turn, uint32_t files[SHARD_SAMPLE_FILES_MAX]);
 	/* Returns the directory of a file. */
 	uint32_t (*dir)(void *user, uint32_t file);
 	/* Makes the names of files[n] of one directory known; the files ascend. Returns false: they are not known. */

@@ -246,16 +246,19 @@ static bool is_over(const struct order *order)
 	return order->sink->server->gone || order->sink->server->stopping;
 }
 
-static uint32_t file_ahead(void *user, uint64_t turn)
+static uint32_t files_ahead(void *user, uint64_t turn, uint32_t files[SHARD_SAMPLE_FILES_MAX])
 {
 	const struct order *order = user;
 	const struct fs_server *server = order->sink->server;
-	uint32_t sample, file;
+	uint32_t sample, n = 0, left = 0;
 	if (shard_epoch_turn(order->epoch, order->stream->rank, turn, &sample, NULL) < 0 ||
-	        shard_index_sample_first(server->index, sample, &file) < 0 ||
-	        (order->stream->by_directory && fs_directory_names_known(server->names, file)))
-		return SHARD_NONE;
-	return file;
+	        shard_index_sample_files(server->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n) < 0)
+		return 0;
+	for (uint32_t i = 0; i < n; i++) {
+		if (!order->stream->by_directory || !fs_directory_names_known(server->names, files[i]))
+			files[left++] = files[i];
+	}
+	return left;
 }
 
 static uint32_t directory_ahead(void *user, uint32_t file)
@@ -308,6 +311,8 @@ static uint32_t names_ahead_most(const struct fs_sink *sink, uint32_t n_streams)
 	uint64_t names = budget / NAMES_AHEAD_PART / FS_FILE_OVERHEAD_BYTES;
 	uint64_t files = budget / (info->content_bytes / (info->n_files + 1) + 1) * NAMES_AHEAD_FILLS;
 	uint64_t most = names < files ? names : files;
+	if (info->grouped && info->n_samples > 0 && info->n_files > info->n_samples)
+		most /= info->n_files / info->n_samples;
 	return most > FS_NAMES_AHEAD_MAX     ? FS_NAMES_AHEAD_MAX
 	       : most < FS_NAMES_AHEAD_FIRST ? FS_NAMES_AHEAD_FIRST
 	                                     : (uint32_t)most;
@@ -316,7 +321,7 @@ static uint32_t names_ahead_most(const struct fs_sink *sink, uint32_t n_streams)
 static void announce_ahead(struct order *order, struct fs_sink_stream *vs, uint64_t epoch, uint64_t turn, uint32_t n)
 {
 	static const struct fs_names_ahead_ops ops = {
-		.file = file_ahead,
+		.files = files_ahead,
 		.dir = directory_ahead,
 		.list = list_ahead,
 		.look_up = look_up_ahead,
@@ -701,7 +706,7 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 	/* A rank's tree has other names in each epoch, a flat view's files are looked up in the tree of all. */
 	bool tree = view->all && view->layout == FS_LAYOUT_TREE && !*view->place;
 	vs->by_directory = wanted->warm_up || (sink->names_fit && tree);
-	vs->ahead = tree && !wanted->warm_up && !sink->server->info->grouped;
+	vs->ahead = tree && !wanted->warm_up;
 	vs->ahead_most = vs->ahead ? names_ahead_most(sink, 1) : 0;
 	vs->fits = fs_budget_bytes(sink->server->budget) > sink->server->info->content_bytes / 10;
 	struct prefetch_stream_options options = *wanted;

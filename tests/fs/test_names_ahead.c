@@ -17,7 +17,8 @@ enum { FILES = 20000, TURNS = FILES };
 /* An order over files that lie PER_DIR in a directory. */
 struct order {
 	uint32_t per_dir;
-	uint32_t stride; /* turn t is the file t * stride mod FILES */
+	uint32_t each;   /* files of a turn */
+	uint32_t stride; /* turn t is the sample t * stride, modulo their number */
 	uint32_t made[FILES];
 	bool known[FILES]; /* the kernel has the name already */
 	uint32_t listed, looked_up, lists, lone;
@@ -28,14 +29,23 @@ struct order {
 static struct order order;
 static struct fs_names_ahead ahead;
 
-static uint32_t file_of(const struct order *o, uint64_t turn)
+static uint64_t turns_of(const struct order *o)
 {
-	return (uint32_t)(turn * o->stride % FILES);
+	return FILES / o->each;
 }
 
-static uint32_t file(void *user, uint64_t turn)
+/* The first file of a turn. */
+static uint32_t file_of(const struct order *o, uint64_t turn)
 {
-	return file_of(user, turn);
+	return (uint32_t)(turn * o->stride % turns_of(o)) * o->each;
+}
+
+static uint32_t files(void *user, uint64_t turn, uint32_t ret_files[SHARD_SAMPLE_FILES_MAX])
+{
+	const struct order *o = user;
+	for (uint32_t i = 0; i < o->each; i++)
+		ret_files[i] = file_of(o, turn) + i;
+	return o->each;
 }
 
 static uint32_t dir(void *user, uint32_t id)
@@ -82,6 +92,7 @@ static void begin(uint32_t per_dir, uint32_t stride)
 	memset(&ahead, 0, sizeof(ahead));
 	ahead.most = FS_NAMES_AHEAD_MAX;
 	order.per_dir = per_dir;
+	order.each = 1;
 	order.stride = stride;
 }
 
@@ -89,13 +100,13 @@ static void begin(uint32_t per_dir, uint32_t stride)
 static void ask(uint64_t epoch, uint64_t from, uint64_t to, uint32_t piece)
 {
 	static const struct fs_names_ahead_ops ops = {
-		.file = file, .dir = dir, .list = list, .look_up = look_up, .look_up_lone = look_up_lone
+		.files = files, .dir = dir, .list = list, .look_up = look_up, .look_up_lone = look_up_lone
 	};
 	for (uint64_t turn = from; turn < to; turn += piece) {
 		uint32_t n = to - turn < piece ? (uint32_t)(to - turn) : piece;
-		fs_names_ahead_asked(&ahead, &ops, &order, epoch, TURNS, turn, n);
+		fs_names_ahead_asked(&ahead, &ops, &order, epoch, turns_of(&order), turn, n);
 		for (uint64_t t = turn; t < turn + n; t++)
-			assert_true(order.ends || order.made[file_of(&order, t)]);
+			assert_true(order.ends || order.made[file_of(&order, t) + order.each - 1]);
 	}
 }
 
@@ -111,6 +122,25 @@ static void each_name_is_made_once(void **state)
 				assert_int_equal(order.made[f], 1);
 			assert_int_equal(order.listed + order.looked_up, FILES);
 			assert_true(order.lists == 0 || order.least >= FS_NAMES_AHEAD_RUN - 1);
+		}
+	}
+}
+
+/* Of many files a turn, fewer turns are taken at once. */
+static void all_files_of_a_turn_are_made_once(void **state)
+{
+	const uint32_t each[] = { 2, 5, 1000, SHARD_SAMPLE_FILES_MAX }, pieces[] = { 16, 77, 512, TURNS };
+	(void)state;
+	for (unsigned e = 0; e < 4; e++) {
+		for (unsigned p = 0; p < 4; p++) {
+			begin(2000, 7919);
+			order.each = each[e];
+			uint32_t n = (uint32_t)turns_of(&order) * each[e];
+			ask(3, 0, turns_of(&order), pieces[p]);
+			for (uint32_t f = 0; f < n; f++)
+				assert_int_equal(order.made[f], 1);
+			assert_int_equal(order.listed + order.looked_up, n);
+			assert_true(order.looked_up < n / 2);
 		}
 	}
 }
@@ -249,6 +279,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_name_is_made_once),
+		cmocka_unit_test(all_files_of_a_turn_are_made_once),
 		cmocka_unit_test(a_few_directories_are_listed_and_many_are_not),
 		cmocka_unit_test(the_first_turns_come_soon),
 		cmocka_unit_test(a_stream_that_moves_or_begins_again_makes_its_names_again),

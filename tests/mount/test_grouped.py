@@ -62,9 +62,13 @@ def test_all_files_of_an_announced_sample_are_read_ahead(told, grouped, mount):
     dataset, files = grouped
     m = mount(dataset, f"{TREE},memory=24M")  # about half of the files, names and inodes
     order = random.Random(1).sample(samples_of(m, files), SAMPLES)
+    first = settled(m)
     ddpfs.Mount(m.path).follow([str(path.relative_to(m.path)) for sample in order for path in sample[:told]])
     before = wait_until(lambda: (now := settled(m))["stored_bytes"] > 0 and now)
-    assert missed(before, read(m, files, order)) <= 2 * SAMPLES / 200
+    after = read(m, files, order)
+    assert missed(before, after) <= 2 * SAMPLES / 200
+    listed = after["lookups"] - first["lookups"] <= SAMPLES / 3 + after["lost"] + 2048 * after["refetches"]
+    assert listed, "names are listed by directory, not looked up"
 
 
 def test_both_files_of_a_recognised_sample_are_read_ahead(grouped, mount):
