@@ -90,12 +90,14 @@ static int make_room(struct background *b)
 	return 0;
 }
 
-/* Begins a run over these targets and over `more`, of which those that come last wait for a run without targets. */
-static void start(struct prefetch_recognise *r, const struct target *targets, uint32_t n_targets)
+/* Begins a run over these targets and over `more`, of which those that come last wait for a run without targets.
+ * n_traced: of the targets behind n_targets, which only shuffles try; a run that begins anew has them from before. */
+static void start(struct prefetch_recognise *r, const struct target *targets, uint32_t n_targets, uint32_t n_traced)
 {
 	struct background *b = &r->background;
 	uint32_t left = 0;
 	prefetch_seeds_begin(r, SEEDS_FAR, targets, n_targets, &b->place, b->seeds);
+	prefetch_seeds_add_traced(b->seeds, targets + n_targets, n_traced);
 	for (uint32_t i = 0; i < b->n_more; i++) {
 		if (n_targets > 0 && b->more[i].last) {
 			b->more[left++] = b->more[i];
@@ -146,7 +148,7 @@ int prefetch_background_begin(struct prefetch_recognise *r, bool whole)
 		atomic_store(&b->given_up, true);
 	if (busy || (!whole && b->n_more == 0))
 		return 0;
-	start(r, likely->targets, whole ? likely->n_targets : 0);
+	start(r, likely->targets, whole ? likely->n_targets : 0, 0);
 	return 0;
 }
 
@@ -177,9 +179,11 @@ int prefetch_background_step(struct prefetch_recognise *r)
 		b->place = prefetch_seeds_place(b->seeds);
 	atomic_store(&b->state, BACKGROUND_IDLE);
 	if (state != BACKGROUND_FOUND || !wanted) {
-		/* Whole lists in vain: those of parts that came last are next. */
-		if (b->anew || b->n_more > 0)
-			start(r, b->seeds->targets, b->anew ? b->seeds->n_targets : 0);
+		const struct seeds *had = b->seeds;
+		if (b->anew)
+			start(r, had->targets, had->n_targets, had->n_traced - had->n_targets);
+		else if (b->n_more > 0) /* whole lists in vain: those of parts that came last are next */
+			start(r, had->targets, 0, 0);
 		return 1;
 	}
 	int rc = prefetch_search_accept(r, &b->seeds->match);

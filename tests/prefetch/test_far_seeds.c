@@ -89,13 +89,24 @@ static void a_list_by_name_is_found_with_any_seed(void **state)
 	}
 }
 
+/* Waits until the thread has found an order, or the test fails. */
+static void wait_for_seed(struct prefetch_recognise *r, uint32_t seed)
+{
+	enum { WAITS = 20000, WAIT_US = 1000 };
+	struct prefetch_recognised track = { 0 };
+	for (uint32_t i = 0; i < WAITS && prefetch_recognise_get(r, 0, &track) < 0; i++) {
+		work(r);
+		usleep(WAIT_US);
+	}
+	assert_int_equal(track.seed, seed);
+}
+
 /* The thread is busy with the lists of the look before, when the list by name is made. */
 static void a_list_by_name_is_found_by_the_thread(void **state)
 {
-	enum { OPENS = 160, WAITS = 20000, WAIT_US = 1000 };
+	enum { OPENS = 160 };
 	static uint32_t at[N];
 	struct prefetch_recognise *r = new_recognise(100000, true);
-	struct prefetch_recognised track = { 0 };
 	(void)state;
 	shuffle(0, 3 * SEED, N, at);
 	for (uint32_t k = 0; k < OPENS; k++) {
@@ -103,11 +114,24 @@ static void a_list_by_name_is_found_by_the_thread(void **state)
 		if (k % 16 == 15)
 			work(r);
 	}
-	for (uint32_t i = 0; i < WAITS && prefetch_recognise_get(r, 0, &track) < 0; i++) {
-		work(r);
-		usleep(WAIT_US);
+	wait_for_seed(r, 3 * SEED);
+	prefetch_recognise_free(r);
+}
+
+/* The list by name joins the run that tries the parts of two ranks: their other seeds are tried, too. */
+static void parts_are_found_by_the_thread_that_a_list_by_name_joins(void **state)
+{
+	enum { OPENS = 320, WORLD = 2, PART = N / WORLD };
+	static uint32_t at[PART];
+	struct prefetch_recognise *r = new_recognise(100000, true);
+	(void)state;
+	shuffle(0, 20 * SEED, PART, at);
+	for (uint32_t k = 0; k < OPENS; k++) {
+		prefetch_recognise_opened(r, &(uint32_t){ k % WORLD * PART + at[k / WORLD] }, 1);
+		if (k % 16 == 15)
+			work(r);
 	}
-	assert_int_equal(track.seed, 3 * SEED);
+	wait_for_seed(r, 20 * SEED);
 	prefetch_recognise_free(r);
 }
 
@@ -193,6 +217,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_list_by_name_is_found_with_any_seed),
 		cmocka_unit_test(a_list_by_name_is_found_by_the_thread),
+		cmocka_unit_test(parts_are_found_by_the_thread_that_a_list_by_name_joins),
 		cmocka_unit_test(ranks_with_their_own_parts_are_found_with_any_seed),
 		cmocka_unit_test(ranks_with_seeds_of_their_own_are_found),
 	};
