@@ -67,7 +67,7 @@ static void leave(struct fs_trainer_uses *tu)
 /* Tells whether a tier gains by knowing the order: the host reads another part of the list in each epoch. */
 static bool is_worth_telling(const struct prefetch_recognised *t)
 {
-	return t->ready && !t->unverified && !t->shards_twice && !t->repeated && t->ranks < t->world &&
+	return t->ready && !t->unverified && !t->shards_twice && !t->next_same && t->ranks < t->world &&
 	       t->sampler != PREFETCH_SAMPLER_OWN && t->sampler != PREFETCH_SAMPLER_SORTED &&
 	       t->sampler != PREFETCH_SAMPLER_UNSEEDED;
 }

@@ -6,7 +6,7 @@
  * One order is told at a time: of the recognised ones that read only a part of their list, the one with the most turns
  * in an epoch. Its tables are made in the background, one after the other, from the present epoch on. With more than
  * the permutations of this epoch and the next one, that goes only for samplers that are seeded anew for each epoch
- * (prefetch_recognise_perm). When the order is lost, or comes in the same permutation again, nothing is told any more.
+ * (prefetch_recognise_perm). While the order is lost, or the same permutation is expected again, nothing is told.
  *
  * Work: for each epoch a permutation, and a look into the index for each turn of this host. Memory besides the tables:
  * a permutation (8 bytes a file) while a table is made, and a bit for each rank.

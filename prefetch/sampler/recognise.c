@@ -574,6 +574,7 @@ int prefetch_recognise_get(const struct prefetch_recognise *r, unsigned i, struc
 		.opens = t->opens,
 		.since = r->opens - t->last_open,
 		.repeated = t->repeated,
+		.next_same = prefetch_track_next_same(t),
 		.unverified = t->unverified,
 		.ready = t->now != NULL,
 		.confirmed = t->confirmed,

@@ -184,6 +184,7 @@ struct prefetch_recognised {
 	uint64_t opens;    /* explained by this track */
 	uint64_t since;    /* opens of all readers since the last one that it explained */
 	uint32_t repeated; /* how often the same permutation came again: set_epoch was forgotten */
+	bool next_same;    /* the next epoch is expected to have the permutation of this one */
 	bool unverified;   /* restored, and opens have not confirmed it yet */
 	bool ready;        /* its permutation is made, so prefetch_recognise_sequence() works */
 	bool confirmed;    /* this epoch came as expected */

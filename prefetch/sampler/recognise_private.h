@@ -609,6 +609,9 @@ bool prefetch_track_unexpected(struct prefetch_recognise *r, struct track *track
 int prefetch_track_change_part(
         struct prefetch_recognise *r, struct track *track, struct prefetch_list *list, struct prefetch_perm *perm);
 
+/* Returns struct prefetch_recognised.next_same. */
+bool prefetch_track_next_same(const struct track *track);
+
 /* Begins the permutation of a later epoch: prefetch_recognise_perm(). */
 int prefetch_track_perm(const struct track *track, unsigned ahead, struct prefetch_perm **ret_perm);
 

@@ -561,6 +561,11 @@ static bool joins(const struct track *t, uint64_t position, bool ahead_of_it)
 	return supported(t, position, ahead_of_it, SUPPORT_MIN);
 }
 
+bool prefetch_track_next_same(const struct track *t)
+{
+	return t->has_next ? same(&t->next_source, &t->source) : t->source.step == 0;
+}
+
 static int begin_next(struct track *t)
 {
 	t->next_source = successor(&t->source);

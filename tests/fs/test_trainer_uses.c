@@ -231,6 +231,23 @@ static void the_same_permutation_again_tells_nothing(void **state)
 	synth_close(index);
 }
 
+/* A trainer that begins again in the epoch in which it ended draws the same permutation once more. */
+static void after_one_permutation_twice_the_next_one_is_told(void **state)
+{
+	struct shard_index *index = tier_simulated_dataset(N / 16);
+	struct host *host = host_new(index, CACHE_TIER_SIZE_MIN, true);
+	(void)state;
+	read_turns(host, SEED, 0, 1, 1, N / 16 / WORLD);
+	read_turns(host, SEED - 1, 1, 1, 1, N / 16 / WORLD);
+	assert_int_equal(cache_tier_uses_epochs(host->uses), 0);
+	for (uint64_t epoch = 2; epoch < 4; epoch++) {
+		read_turns(host, SEED - 1, epoch, 1, 1, N / 16 / WORLD);
+		assert_int_equal(cache_tier_uses_epochs(host->uses), cache_tier_uses_ahead(host->uses) + 1);
+	}
+	host_free(host);
+	synth_close(index);
+}
+
 static void a_trainer_that_reads_everything_tells_nothing(void **state)
 {
 	struct shard_index *index = tier_simulated_dataset(N / 16);
@@ -254,6 +271,7 @@ int main(void)
 		TEST(mounts_of_a_host_know_each_others_ranks),
 		TEST(an_order_that_is_lost_is_told_no_more),
 		TEST(the_same_permutation_again_tells_nothing),
+		TEST(after_one_permutation_twice_the_next_one_is_told),
 		TEST(a_trainer_that_reads_everything_tells_nothing),
 	};
 	return cmocka_run_group_tests_name("fs/trainer_uses", tests, NULL, NULL);
