@@ -230,6 +230,13 @@ LEFT_ALONE = """
         def __len__(self):
             return 100
 
+    class OfLateLosses(OfLosses):
+        def __iter__(self):
+            yield from range(200)
+            for _ in range(200):
+                random.random()
+                yield int(time.monotonic_ns()) % 400
+
     class OfEntropy(OfLosses):
         def __iter__(self):
             return iter(random.SystemRandom().sample(range(100), 100))
@@ -241,6 +248,7 @@ LEFT_ALONE = """
               "no file": lambda: DataLoader(Elsewhere(range(100))),
               "elsewhere": lambda: DataLoader(Elsewhere([os.path.abspath(__file__)] * 100)),
               "losses": lambda: DataLoader(Elsewhere(names[:100]), sampler=OfLosses()),
+              "late losses": lambda: DataLoader(Elsewhere(names[:400]), sampler=OfLateLosses()),
               "entropy": lambda: DataLoader(Elsewhere(names[:100]), sampler=OfEntropy()),
               "raises": lambda: DataLoader(Elsewhere(names[:100])),
               "numpy": lambda: map(read, random.sample(names, 600))}[kind]()
@@ -265,6 +273,7 @@ WHY = {
     "no file": "no file of the mount is found for an index of the dataset (Elsewhere): call ddpfs.torch.follow(loader, paths",
     "elsewhere": "the files of the dataset's list (Elsewhere) are not on the mount: make it of paths below the mountpoint",
     "losses": "the sampler (OfLosses) did not draw what its copy drew, as if it depends on the training: announce with ddpfs.M",
+    "late losses": "the sampler (OfLateLosses) did not draw what its copy drew, as if it depends on the training: announce",
     "entropy": "the sampler (OfEntropy) drew other indices than its copy from the first draw on, as with a random generator",
     "raises": "the copy of the sampler failed (ValueError: no path   ): call ddpfs.torch.follow(loader, paths=...), or announce",
 }

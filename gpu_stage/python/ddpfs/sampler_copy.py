@@ -690,7 +690,7 @@ class _Announcing:
 
     def __init__(self, paths, warn=lambda why: None):
         self._paths, self._warn, self._draws, self._dataset, self._copy = paths, warn, None, None, None
-        self._pid = os.getpid()
+        self._pid, self._differed = os.getpid(), False  # whether a copy before this one was wrong in this epoch
         self._number = next(i for i in range(len(_names) + 1) if i not in _names)
         _names.add(self._number)
 
@@ -705,7 +705,7 @@ class _Announcing:
         if iterator._sampler_iter is self._draws:
             return
         self.end()
-        self._draws, self._dataset = iterator._sampler_iter, iterator._dataset
+        self._draws, self._dataset, self._differed = iterator._sampler_iter, iterator._dataset, False
         for one in iterator._index_sampler, iterator._dataset:
             if _count_wrong(one) >= WRONG_MAX:
                 self.say(_why[one])
@@ -728,6 +728,7 @@ class _Announcing:
     def _go_on(self, iterator):
         """Has a copy made of the sampler as it is now."""
         before = self._copy
+        self._differed = self._differed or before.wrong
         self._copy = Copy(self._name(), True, before)
         self._copy.start(self._draws, iterator._auto_collation, iterator._dataset, self._paths)
 
@@ -743,10 +744,12 @@ class _Announcing:
             self._go_on(iterator)
             return
         why = NO_PATHS if self._paths is not None else NO_FILE.format(_kind(iterator._dataset))
+        sampler = getattr(iterator._index_sampler, "sampler", iterator._index_sampler)
         if copy.no_files:
             _blame(iterator._dataset, WRONG_MAX, why)
+        elif copy.stopped and not copy.agreed and self._differed:  # no copy can go on
+            self.say(DIFFERS.format(_kind(sampler)), copy.roots)
         elif copy.wrong:
-            sampler = getattr(iterator._index_sampler, "sampler", iterator._index_sampler)
             why = (FAILED.format("DDPFS_DEBUG=1 prints it") if copy.failed
                    else (AT_ONCE if copy.at_once else DIFFERS).format(_kind(sampler)))
             _blame(iterator._index_sampler, 1, why)
