@@ -321,8 +321,7 @@ bool fs_announced_orders_forget(struct fs_announced_orders *orders, const char *
 /* Whether the list is this guest's; NULL: any guest's. */
 static bool is_guest(const char *name, const char *owner)
 {
-	size_t digits = strspn(name, "0123456789");
-	return owner ? strncmp(name, owner, strlen(owner)) == 0 : digits > 0 && name[digits] == ':';
+	return owner ? strncmp(name, owner, strlen(owner)) == 0 : strchr(name, ' ') != NULL;
 }
 
 uint64_t fs_announced_orders_bytes(struct fs_announced_orders *orders, const char *owner)

@@ -29,7 +29,7 @@ enum {
 	TEXT_MAX = 16 << 20, /* bytes of text in one request */
 	BEAT_PIECES = 64,    /* pieces between two beats */
 	NAME_MAX_LEN = FS_HANDOVER_LIST_NAME - 1,
-	OWNER_LEN = sizeof("4294967295:") - 1, /* at most, of what stands before a guest's names */
+	OWNER_LEN = sizeof("4294967295 ") - 1, /* at most, of what stands before a guest's names: they have no spaces */
 };
 static const char ALL_PREFIX[] = ".ddpfs/all/";
 
@@ -579,7 +579,7 @@ json_t *fs_follow_request(
 	struct fs_sampler_streams *samplers = server->samplers[view->number];
 	struct asked a = { .server = server, .view = view, .input = input };
 	if (input->guest)
-		snprintf(a.owner, sizeof(a.owner), "%" PRIu32 ":", (uint32_t)input->uid);
+		snprintf(a.owner, sizeof(a.owner), "%" PRIu32 " ", (uint32_t)input->uid);
 	json_t *reply = parse(&a, request);
 	if (reply)
 		return reply;

@@ -6,9 +6,10 @@
  * memory. So later changes by the client have no effect. Only files of tmpfs are read, because a read of another file
  * may let the server wait.
  *
- * Guests (fs/guest_announcements.h) have lists and tables of their own: the server puts "UID:" before their names. One
- * user may have FS_GUEST_LISTS_USER lists, and half of the memory of orders; all guests FS_GUEST_LISTS lists, and three
- * quarters. So one guest cannot take everything from the others, nor all guests from those who use the control socket.
+ * Guests (fs/guest_announcements.h) have lists and tables of their own: the server puts "UID " before their names. No
+ * name that a client gives has a space. One user may have FS_GUEST_LISTS_USER lists, and half of the memory of orders;
+ * all guests FS_GUEST_LISTS lists, and three quarters. So one guest cannot take everything from the others, nor all
+ * guests from those who use the control socket.
  *
  * Threads: main. Main needs some tenths of a second for a large announcement. Meanwhile it tells the watchdog that it
  * is alive (fs/heartbeat.h). */

@@ -26,7 +26,7 @@ struct fs_view;
 enum {
 	FS_ORDER_NUMBERINGS = 8,        /* of those who use the control socket */
 	FS_ORDER_NUMBERINGS_GUEST = 16, /* of guests (fs/follow_request.h); 4 of one guest */
-	FS_ORDER_OWNER = 12,            /* bytes of "UID:" with its NUL */
+	FS_ORDER_OWNER = 12,            /* bytes of "UID " with its NUL */
 	FS_ORDER_TABLE_NAME = 56,       /* bytes of a name that fs_order_numbers_of_list() gives */
 };
 
@@ -37,7 +37,7 @@ int fs_order_numbers_new(const struct shard_index *index, struct fs_view *view, 
         struct fs_order_numbers **ret_numbers);               /* -ENOMEM */
 void fs_order_numbers_free(struct fs_order_numbers *numbers); /* NULL is fine */
 
-/* Says for whom the calls after it make numberings: "UID:" of a guest, or "". */
+/* Says for whom the calls after it make numberings: "UID " of a guest, or "". */
 void fs_order_numbers_owner(struct fs_order_numbers *numbers, const char *owner);
 /* Returns the bytes of this guest's numberings; NULL: of all guests. */
 uint64_t fs_order_numbers_bytes(const struct fs_order_numbers *numbers, const char *owner);

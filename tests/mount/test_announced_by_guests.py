@@ -107,7 +107,7 @@ def follow_by_command(place, order):
 def test_what_another_user_announces_is_in_memory_before_he_opens_it(mounted, packed, follow):
     order = shuffled(packed[1], 1)
     call_as(lambda: follow(mounted.path, order))
-    assert lists_of(mounted) == {f"{GUEST}:default": COUNT}
+    assert lists_of(mounted) == {f"{GUEST} default": COUNT}
     assert read_all(mounted, order, GUEST) < COUNT / 100
     assert stats(mounted)["order_source"] == "announced"
 
@@ -117,10 +117,36 @@ def test_users_have_lists_of_their_own(mounted, packed):
     ddpfs.Mount(mounted.path).follow(paths[:30])  # root, over the socket
     call_as(lambda: ddpfs.Mount(mounted.path).follow(paths[:20]), GUEST)
     call_as(lambda: ddpfs.Mount(mounted.path).follow(paths[:10]), OTHER)
-    assert lists_of(mounted) == {"default": 30, f"{GUEST}:default": 20, f"{OTHER}:default": 10}
+    assert lists_of(mounted) == {"default": 30, f"{GUEST} default": 20, f"{OTHER} default": 10}
     call_as(lambda: ddpfs.Mount(mounted.path).unfollow(), OTHER)
     call_as(lambda: ddpfs.Mount(mounted.path).follow(paths[:5], append=True), GUEST)
-    assert lists_of(mounted) == {"default": 30, f"{GUEST}:default": 25}
+    assert lists_of(mounted) == {"default": 30, f"{GUEST} default": 25}
+
+
+def test_no_name_makes_a_list_or_a_table_that_of_a_guest(mounted, packed):
+    """Names may begin as the user IDs of guests: those who use the socket name lists after ranks."""
+    paths = packed[1]
+    names = [f"{GUEST}{mark}{name}" for mark in ":.-_/" for name in ("train", "default")]
+    m = ddpfs.Mount(mounted.path)
+    for name in names:
+        m.follow(paths[:30], list=name)
+    mine = dict.fromkeys(names, 30)
+
+    def guest(what):
+        return call_as(lambda: what(ddpfs.Mount(mounted.path)), GUEST)
+
+    assert lists_of(mounted) == mine
+    assert guest(lambda m: m.follow(paths[:7], list="train")) == 7
+    assert guest(lambda m: m.follow(paths[:7], list=names[0])) == 7
+    assert lists_of(mounted) == {**mine, f"{GUEST} train": 7, f"{GUEST} {names[0]}": 7}
+    guest(lambda m: m.unfollow("train"))
+    guest(lambda m: m.unfollow("default"))
+    m.unfollow(names[0])
+    assert lists_of(mounted) == {**dict.fromkeys(names[1:], 30), f"{GUEST} {names[0]}": 7}
+    for who in (lambda what: what(m), guest):
+        with pytest.raises(ValueError, match="no spaces"):
+            who(lambda m: m.follow(paths[:7], list=f"{GUEST} train"))
+    assert guest(lambda m: [m.follow([1], list=f"list{i}") for i in range(31)]), "what others named is not counted as his"
 
 
 def test_a_guests_table_of_files_is_his_own(mounted, packed):
@@ -174,7 +200,7 @@ def test_pieces_of_which_nothing_is_taken_spoil_no_list(mounted, packed, follow)
 
     call_as(lambda: ddpfs.Mount(mounted.path).follow([7]))
     assert call_as(guest) == COUNT
-    assert lists_of(mounted) == {f"{GUEST}:default": COUNT}, "it begins anew"
+    assert lists_of(mounted) == {f"{GUEST} default": COUNT}, "it begins anew"
     with pytest.raises(ValueError, match="none of the 1000 entries"):
         call_as(lambda: ddpfs.Mount(mounted.path).follow(strangers, skip_unknown=True))
 
@@ -197,7 +223,7 @@ def test_a_socket_of_another_mount_is_not_asked(mounted, packed, mount):
     m = ddpfs.Mount(mounted.path)
     m._follower()._find_socket = ddpfs.Mount(other.path)._control_socket
     assert m.follow(packed[1]) == COUNT
-    assert lists_of(mounted) == {"0:default": COUNT} and lists_of(other) == {}
+    assert lists_of(mounted) == {"0 default": COUNT} and lists_of(other) == {}
 
 
 @pytest.mark.parametrize("request_", [
@@ -322,9 +348,9 @@ def test_a_successor_goes_on_with_a_guests_list(mounted, packed):
     server = mounted.server_pid()
     os.kill(server, 9)
     wait_until(lambda: mounted.server_pid() != server)
-    assert lists_of(mounted) == {f"{GUEST}:default": 1000}
+    assert lists_of(mounted) == {f"{GUEST} default": 1000}
     call_as(lambda: ddpfs.Mount(mounted.path).follow(order[1000:], append=True))
-    assert lists_of(mounted) == {f"{GUEST}:default": COUNT}
+    assert lists_of(mounted) == {f"{GUEST} default": COUNT}
     assert read_all(mounted, order, GUEST) < COUNT / 100
 
 
@@ -349,5 +375,5 @@ def test_a_container_that_sees_the_mount_alone_announces(mounted, packed, scratc
         tools.run(["sh", "-ec", CONTAINER, mounted.path, place])
 
     call_as(lambda: follow(place, [f"{place}/{path}" for path in order]), uid, before=contain)
-    assert lists_of(mounted) == {f"{uid}:default": COUNT}
+    assert lists_of(mounted) == {f"{uid} default": COUNT}
     assert read_all(mounted, order, GUEST) < COUNT / 100
