@@ -62,8 +62,8 @@ uint64_t fs_announced_orders_limit(struct fs_announced_orders *orders);
 /* Caps what fs_announced_orders_limit returns; UINT64_MAX: there is no cap. */
 void fs_announced_orders_cap(struct fs_announced_orders *orders, uint64_t cap_bytes);
 
-/* Guests' lists (fs/follow_request.h) have names that begin with "UID ", and no others have a space. @owner: this text of one guest; NULL: all
- * guests. Returns the bytes of their entries, also of lists that are about to end. */
+/* Guests' lists (fs/follow_request.h) have names that begin with "UID "; other names have no space. @owner: this text
+ * of one guest; NULL: all guests. Returns the bytes of their entries, also of lists that are about to end. */
 uint64_t fs_announced_orders_bytes(struct fs_announced_orders *orders, const char *owner);
 /* Returns whether this guest may begin to write into the list `name`: it is there, or he may have one more. */
 bool fs_announced_orders_guest_may(struct fs_announced_orders *orders, const char *owner, const char *name);

@@ -377,8 +377,8 @@ static int take_text(struct asked *a)
 
 static void beat(void *user)
 {
-	const struct asked *a = user;
-	fs_heartbeat_check(a->server->heartbeat);
+	struct fs_server *server = user;
+	fs_heartbeat_check(server->heartbeat);
 }
 
 /* Makes the table of the list by which the indices are files that were opened.  Returns as prefetch_drawn_list. */
@@ -398,7 +398,7 @@ static int learn(struct asked *a, const uint64_t *indices, size_t n, char ret_ta
 		.n_indices = n,
 		.size = (uint32_t)a->size,
 		.beat = beat,
-		.user = a,
+		.user = a->server,
 	};
 	int rc = prefetch_drawn_list(&drawn, &list);
 	if (rc < 0)
@@ -587,6 +587,7 @@ json_t *fs_follow_request(
 		return refuse_at("invalid", -1, "the mount is being set up: ask again");
 	a.orders = fs_sampler_streams_orders(samplers);
 	a.numbers = fs_sampler_streams_numbers(samplers);
+	fs_order_numbers_beat(a.numbers, beat, server);
 	if (input->guest)
 		bound_guest(&a);
 	reply = answer(&a, samplers, request);

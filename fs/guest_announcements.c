@@ -11,7 +11,10 @@
 #include "fs/control_server.h"
 #include "shard/base/cleanup.h"
 
-static const uint64_t TURN_NS = 2000000; /* for which main answers guests before it looks at everything else */
+static const uint64_t TURN_NS = 2000000;   /* for which main answers guests before it looks at everything else */
+static const uint64_t LONG_NS = 200000000; /* from which on a turn is a request that makes or finds a numbering */
+static const uint64_t PAUSE_NS = UINT64_C(30000000000); /* the longest pause; after a longer turn, as long as that */
+enum { LONG_SHARE = 10 };                               /* such requests take this part of main's time, about */
 
 struct waiting {
 	fuse_req_t req;
@@ -140,6 +143,15 @@ static void answer(struct fs_guests *guests, struct waiting *request)
 		fuse_reply_ioctl(request->req, 0, reply, len);
 }
 
+/* Returns how long main answers no guest after a turn. */
+static uint64_t pause_after(uint64_t turn_ns)
+{
+	uint64_t pause_ns = turn_ns * (LONG_SHARE - 1);
+	if (turn_ns < LONG_NS || turn_ns > PAUSE_NS)
+		return turn_ns;
+	return pause_ns < PAUSE_NS ? pause_ns : PAUSE_NS;
+}
+
 void fs_guests_serve(struct fs_guests *guests)
 {
 	uint64_t events, began_ns = base_now_ns(), now_ns = began_ns;
@@ -153,7 +165,7 @@ void fs_guests_serve(struct fs_guests *guests)
 		now_ns = base_now_ns();
 	}
 	if (now_ns - began_ns >= TURN_NS)
-		guests->not_until_ns = now_ns + (now_ns - began_ns);
+		guests->not_until_ns = now_ns + pause_after(now_ns - began_ns);
 }
 
 void fs_guests_end(struct fs_guests *guests)

@@ -5,8 +5,9 @@
  *
  *     fuse-N --> queue (bounded; for each user, too) --> main: fs_control_answer_guest --> the answer to the ioctl
  *
- * Main answers the users in turn. Guests have at most half of its time, so that the control socket is answered. What
- * they may announce is bounded in fs/follow_request.c.
+ * Main answers the users in turn. Guests have at most half of its time, so that the control socket is answered. After a
+ * request that takes long (of a dataset with millions of files) main answers no guest for nine times as long, at most
+ * 30 s. What they may announce is bounded in fs/follow_request.c.
  *
  * Threads: `lock` is a leaf; it guards the queue. */
 #ifndef DDPFS_FS_GUEST_ANNOUNCEMENTS_H

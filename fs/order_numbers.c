@@ -16,10 +16,13 @@ enum {
 	TABLE,
 	N_ALL = FS_ORDER_NUMBERINGS + FS_ORDER_NUMBERINGS_GUEST,
 	OF_ONE_GUEST = 4,
+	STEP_FILES = 1 << 18, /* files between two beats */
 };
 static const char OF_LIST[] = "list-";
 
 struct fs_order_numbers {
+	void (*beat)(void *user);
+	void *user;
 	const struct shard_index *index;
 	struct fs_view *view;
 	struct fs_order_memory *memory;
@@ -39,6 +42,18 @@ int fs_order_numbers_new(const struct shard_index *index, struct fs_view *view, 
 	numbers->memory = memory;
 	*ret_numbers = numbers;
 	return 0;
+}
+
+void fs_order_numbers_beat(struct fs_order_numbers *numbers, void (*beat)(void *user), void *user)
+{
+	numbers->beat = beat;
+	numbers->user = user;
+}
+
+static void beat(const struct fs_order_numbers *numbers)
+{
+	if (numbers->beat)
+		numbers->beat(numbers->user);
 }
 
 static void clear(struct fs_order_numbers *numbers, struct fs_order_numbering *one)
@@ -151,33 +166,36 @@ static int sample_of(const struct fs_order_numbers *numbers, uint32_t file, uint
 	return rc < 0 ? rc : shard_view_instead(numbers->view->order, place.sample, ret_sample);
 }
 
-/* In most datasets the sorted paths are the samples in a row. */
-static void shorten(struct fs_order_numbers *numbers, struct fs_order_numbering *one)
+/* Gives a numbering its own entries, of which the first n were samples in a row. */
+static int leave_row(struct fs_order_numbers *numbers, struct fs_order_numbering *one, uint32_t n, uint32_t size)
 {
-	for (uint64_t i = 0; i < one->n; i++) {
-		if (one->samples[i] == SHARD_NONE || one->samples[i] != one->samples[0] + i)
-			return;
-	}
-	one->base = one->samples[0];
-	fs_order_memory_book(numbers->memory, -(int64_t)(one->room * sizeof(*one->samples)));
-	free(one->samples);
-	one->samples = NULL;
-	one->room = 0;
+	int rc = reserve(numbers, one, size);
+	for (uint32_t i = 0; rc == 0 && i < n; i++)
+		one->samples[i] = one->base + i;
+	return rc;
 }
 
+/* In most datasets the sorted paths are the samples in a row, which take no memory. */
 static int fill(struct fs_order_numbers *numbers, struct fs_order_numbering *one, const struct prefetch_list *list)
 {
 	uint32_t n = prefetch_list_size(list);
-	int rc = reserve(numbers, one, n);
+	int rc = 0;
 	for (uint32_t i = 0; rc == 0 && i < n; i++) {
-		uint32_t file;
+		uint32_t file, sample = SHARD_NONE;
 		rc = prefetch_list_at(list, i, &file);
 		if (rc == 0)
-			rc = sample_of(numbers, file, &one->samples[i]);
+			rc = sample_of(numbers, file, &sample);
+		if (i == 0)
+			one->base = sample;
+		bool row = !one->samples && sample != SHARD_NONE && sample == one->base + i;
+		if (rc == 0 && !one->samples && !row)
+			rc = leave_row(numbers, one, i, n);
+		if (rc == 0 && !row)
+			one->samples[i] = sample;
+		if (i % STEP_FILES == STEP_FILES - 1)
+			beat(numbers);
 	}
 	one->n = rc == 0 ? n : 0;
-	if (rc == 0)
-		shorten(numbers, one);
 	return rc;
 }
 
@@ -185,8 +203,13 @@ static int list_dir(struct fs_order_numbers *numbers, bool imagefolder, uint32_t
 {
 	struct prefetch_filters filters;
 	int rc = prefetch_filters_init(&filters, numbers->index, numbers->view->order, "");
-	while (rc == 0 && (rc = prefetch_filters_step(&filters, UINT32_MAX)) > 0)
+	if (rc < 0)
+		return rc;
+	rc = prefetch_filters_below(&filters, dir);
+	while (rc == 0 && (rc = prefetch_filters_step(&filters, STEP_FILES)) > 0) {
 		rc = 0;
+		beat(numbers);
+	}
 	if (rc == 0)
 		rc = prefetch_list_new(&filters, dir, imagefolder ? PREFETCH_SORT_WALK : PREFETCH_SORT_PATH,
 		        imagefolder ? PREFETCH_FILTER_IMAGES : PREFETCH_FILTER_ALL, ret_list);

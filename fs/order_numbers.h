@@ -33,10 +33,13 @@ enum {
 struct fs_order_numbers;   /* opaque: all numberings of a view */
 struct fs_order_numbering; /* opaque: one of them, valid until the next call that makes one */
 
+/* Makes it, without numberings. Returns 0; -ENOMEM. */
 int fs_order_numbers_new(const struct shard_index *index, struct fs_view *view, struct fs_order_memory *memory,
-        struct fs_order_numbers **ret_numbers);               /* -ENOMEM */
+        struct fs_order_numbers **ret_numbers);
 void fs_order_numbers_free(struct fs_order_numbers *numbers); /* NULL is fine */
 
+/* Sets what is called every 2^18 files while a numbering is made; NULL: nothing. */
+void fs_order_numbers_beat(struct fs_order_numbers *numbers, void (*beat)(void *user), void *user);
 /* Says for whom the calls after it make numberings: "UID " of a guest, or "". */
 void fs_order_numbers_owner(struct fs_order_numbers *numbers, const char *owner);
 /* Returns the bytes of this guest's numberings; NULL: of all guests. */

@@ -163,8 +163,8 @@ bool prefetch_list_is_image(const char *name, uint32_t len)
 int prefetch_filters_init(struct prefetch_filters *filters, const struct shard_index *index,
         const struct shard_view *shown, const char *suffix)
 {
-	struct prefetch_filters made = { .index = index, .shown = shown };
 	uint32_t n_files = shard_index_info(index)->n_files;
+	struct prefetch_filters made = { .index = index, .shown = shown, .end = n_files };
 	if (strlen(suffix) <= PREFETCH_SUFFIX_MAX)
 		memcpy(made.suffix, suffix, strlen(suffix) + 1);
 	for (unsigned i = 0; i < PREFETCH_FILTER_KINDS; i++) {
@@ -178,13 +178,23 @@ int prefetch_filters_init(struct prefetch_filters *filters, const struct shard_i
 	return 0;
 }
 
+int prefetch_filters_below(struct prefetch_filters *filters, uint32_t dir)
+{
+	struct shard_dir record;
+	int rc = shard_index_dir(filters->index, dir, &record);
+	if (rc < 0)
+		return rc;
+	filters->next = record.first_file;
+	filters->end = record.end_file;
+	return 0;
+}
+
 int prefetch_filters_step(struct prefetch_filters *filters, uint32_t max)
 {
-	uint32_t n_files = shard_index_info(filters->index)->n_files;
 	size_t suffix_len = strlen(filters->suffix);
-	if (filters->next == n_files && n_files > 0)
+	if (filters->next == filters->end && filters->end > 0)
 		return 0;
-	for (; max > 0 && filters->next < n_files; max--, filters->next++) {
+	for (; max > 0 && filters->next < filters->end; max--, filters->next++) {
 		uint32_t id = filters->next;
 		struct shard_file file;
 		int rc = shard_index_file(filters->index, id, &file);
@@ -202,7 +212,7 @@ int prefetch_filters_step(struct prefetch_filters *filters, uint32_t max)
 		        memcmp(file.name + file.name_len - suffix_len, filters->suffix, suffix_len) == 0)
 			bit_set(filters->filters[PREFETCH_FILTER_SUFFIX]->words, id);
 	}
-	if (filters->next < n_files)
+	if (filters->next < filters->end)
 		return 1;
 	for (unsigned i = 0; i < PREFETCH_FILTER_KINDS; i++)
 		filter_count(filters->filters[i]);

@@ -44,13 +44,16 @@ struct prefetch_filters {
 	const struct shard_index *index; /* not owned */
 	const struct shard_view *shown;  /* NULL, or the view that leaves samples out of all filters; not owned */
 	char suffix[PREFETCH_SUFFIX_MAX + 1];
-	uint32_t next; /* the pass's next file; the filters are complete when it is n_files */
+	uint32_t next, end; /* the pass's next file, and the one before which it ends: then the filters are complete */
 	struct prefetch_filter *filters[PREFETCH_FILTER_KINDS];
 };
 
 /* Begins the pass.  suffix: ".jpg", for example, or "": then that filter is empty.  Returns 0 or -ENOMEM. */
 int prefetch_filters_init(struct prefetch_filters *filters, const struct shard_index *index,
         const struct shard_view *shown, const char *suffix);
+/* Restricts a pass that has not begun to the files below a directory: no list of another directory may be made then.
+ * Returns 0 or index errors. */
+int prefetch_filters_below(struct prefetch_filters *filters, uint32_t dir);
 /* Takes in the next files, at most `max`.  Returns 1: there is more to do; 0: done; index errors. */
 int prefetch_filters_step(struct prefetch_filters *filters, uint32_t max);
 /* Frees the filters; lists keep references to theirs. */

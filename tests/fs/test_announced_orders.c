@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "fs/announced_orders.h"
+#include "fs/order_numbers.h"
 #include "fs/sink.h"
 #include "shard/base/clock.h"
 #include "tests/fs/fake_kernel.h"
@@ -181,6 +182,26 @@ static int tear_down(void **state)
 	return rmdir(mountpoint);
 }
 
+/* Of a dataset whose sorted paths are its samples in a row. */
+static void samples_in_a_row_need_no_memory(void **state)
+{
+	struct fs_server *server = &fake->server;
+	struct fs_order_memory *memory = fs_announced_orders_memory(orders);
+	struct fs_order_numbers *numbers;
+	struct fs_order_numbering *one;
+	(void)state;
+	assert_int_equal(fs_order_numbers_new(data.index, server->views[0], memory, &numbers), 0);
+	fs_order_memory_limit(memory, 0);
+	assert_int_equal(fs_order_numbers_listing(numbers, false, "", &one), 0);
+	assert_int_equal(fs_order_numbering_size(one), N_FILES);
+	for (uint32_t i = 0; i < N_FILES; i++) {
+		struct shard_place place;
+		assert_int_equal(shard_index_place(data.index, i, &place), 0);
+		assert_int_equal(fs_order_numbering_sample(one, i), place.sample);
+	}
+	fs_order_numbers_free(numbers);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -188,6 +209,7 @@ int main(void)
 		        a_list_gives_its_window_back_though_an_entry_of_it_is_never_opened, start, stop),
 		cmocka_unit_test_setup_teardown(
 		        a_list_whose_last_entries_are_dropped_ends_when_the_next_list_is_read, start, stop),
+		cmocka_unit_test_setup_teardown(samples_in_a_row_need_no_memory, start, stop),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

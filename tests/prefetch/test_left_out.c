@@ -86,9 +86,51 @@ static void a_suffix_of_any_bytes_is_described_in_printable_text(void **state)
 	synth_close(index);
 }
 
+/* Returns a list of one class: the filters have that class only, or all files. */
+static struct prefetch_list *list_class(const struct shard_index *index, uint32_t dir, bool below)
+{
+	struct prefetch_filters filters;
+	struct prefetch_list *list;
+	uint32_t files = 0;
+	assert_int_equal(prefetch_filters_init(&filters, index, NULL, ""), 0);
+	if (below)
+		assert_int_equal(prefetch_filters_below(&filters, dir), 0);
+	do {
+		files++;
+	} while (prefetch_filters_step(&filters, 1) == 1);
+	assert_int_equal(files, below ? 5 : 15);
+	assert_int_equal(prefetch_list_new(&filters, dir, PREFETCH_SORT_PATH, PREFETCH_FILTER_ALL, &list), 0);
+	prefetch_filters_done(&filters);
+	return list;
+}
+
+static void the_files_of_one_directory_suffice_for_its_list(void **state)
+{
+	static const struct synth synth = { .classes = 3, .per_class = 5, .bytes = 100 };
+	struct shard_index *index = synth_open(&synth);
+	(void)state;
+	for (uint32_t dir = 2; dir < 2 + synth.classes; dir++) { /* behind the root and train/ */
+		struct prefetch_list *all = list_class(index, dir, false), *below = list_class(index, dir, true);
+		assert_int_equal(prefetch_list_size(below), 5);
+		assert_true(prefetch_list_equal(all, below));
+		for (uint32_t i = 0; i < 5; i++) {
+			uint32_t file, expected, place;
+			assert_int_equal(prefetch_list_at(all, i, &expected), 0);
+			assert_int_equal(prefetch_list_at(below, i, &file), 0);
+			assert_int_equal(file, expected);
+			assert_int_equal(prefetch_list_find(below, file, &place), 0);
+			assert_int_equal(place, i);
+		}
+		prefetch_list_put(all);
+		prefetch_list_put(below);
+	}
+	synth_close(index);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(lists_hold_what_a_tree_lists),
-		cmocka_unit_test(a_suffix_of_any_bytes_is_described_in_printable_text) };
+		cmocka_unit_test(a_suffix_of_any_bytes_is_described_in_printable_text),
+		cmocka_unit_test(the_files_of_one_directory_suffice_for_its_list) };
 	return cmocka_run_group_tests_name("prefetch/left_out", tests, NULL, NULL);
 }
