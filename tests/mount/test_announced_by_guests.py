@@ -123,7 +123,7 @@ def test_users_have_lists_of_their_own(mounted, packed):
     assert lists_of(mounted) == {"default": 30, f"{GUEST} default": 25}
 
 
-def test_no_name_makes_a_list_or_a_table_that_of_a_guest(mounted, packed):
+def test_no_name_makes_a_list_that_of_a_guest(mounted, packed):
     """Names may begin as the user IDs of guests: those who use the socket name lists after ranks."""
     paths = packed[1]
     names = [f"{GUEST}{mark}{name}" for mark in ":.-_/" for name in ("train", "default")]
@@ -185,6 +185,50 @@ def test_a_guests_tables_take_no_place_of_others(mounted, packed):
     assert is_there(of_root)
     assert call_as(lambda: is_there(of_other), OTHER)
     assert call_as(lambda: [is_there(table) for table in of_guest], GUEST) == [False] * 36 + [True] * 4
+
+
+@pytest.mark.parametrize("lost_at", [0, 1, 3])
+def test_a_table_that_is_lost_between_two_pieces_is_announced_again(mounted, packed, lost_at):
+    """As when the server was replaced.  What was taken before is not announced twice."""
+    def guest():
+        m = ddpfs.Mount(mounted.path)
+        files = m.files(packed[1])
+        root = m._follower()._root_instead()
+        ask, pieces = root.ask, []
+
+        def lose(request, data=b""):
+            if request.get("listing") == "table":
+                pieces.append(request)
+                if len(pieces) == lost_at + 1:
+                    ask({"how": "table-end", "table": files.name})
+            return ask(request, data)
+
+        root.ask = lose
+        assert m.follow([*range(COUNT)] * 8, files=files, append=True) == 8 * COUNT
+        assert len(pieces) > 4
+        return True
+
+    assert call_as(guest)
+    assert lists_of(mounted) == {f"{GUEST} default": 8 * COUNT}
+
+
+def test_nothing_is_announced_as_over_the_socket(mounted):
+    def refusal(announced):
+        with pytest.raises(ValueError) as caught:
+            ddpfs.Mount(mounted.path)._follower().announce({"form": "u64", **announced}, b"")
+        return str(caught.value)
+
+    for announced in ({"how": "replace"}, {"how": "learn", "size": COUNT}, {"how": "table", "table": "x", "form": "text"}):
+        assert refusal(announced) == call_as(lambda: refusal(announced))
+
+
+def test_a_socket_that_does_not_tell_its_mount_is_asked(mounted, packed):
+    """That of an older server."""
+    m = ddpfs.Mount(mounted.path)
+    talk = m._follower()._talk
+    m._follower()._talk = lambda *asked: {k: v for k, v in talk(*asked).items() if k != "dev"}
+    assert m.follow(packed[1]) == COUNT
+    assert lists_of(mounted) == {"default": COUNT}
 
 
 @pytest.mark.parametrize("follow", ["python", "command"])

@@ -54,7 +54,8 @@ class Connection:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_TIMEOUT_S)
         self._socket.connect(self._path)
-        if self._talk(b'{"cmd":"info"}\n').get("dev") != os.stat(self.mountpoint).st_dev:
+        here = os.stat(self.mountpoint).st_dev
+        if self._talk(b'{"cmd":"info"}\n').get("dev", here) != here:  # older servers do not say it
             raise ConnectionRefusedError(errno.ECONNREFUSED, "the socket of this name is another mount's")  # in a container
 
     def _close(self):
@@ -131,12 +132,20 @@ class Connection:
                     if attempt == 1:
                         self._path = None  # perhaps it was mounted anew
 
-    def announce(self, request, data):
-        """Announces the bytes of `data` (a buffer, or a Narrowed).  Returns the reply; refusals are exceptions."""
+    def announce(self, request, data, renew=None):
+        """Announces the bytes of `data` (a buffer, or a Narrowed).  @renew: announces the table of the request again;
+        called if the server has lost it.  Returns the reply; refusals are exceptions."""
+        def ask_for(ask):
+            reply = ask()
+            if renew and reply.get("code") == "table":
+                renew()
+                reply = ask()  # nothing of it was taken
+            return check(reply)
+
         parts = data.parts() if isinstance(data, Narrowed) else (data,)
         root = self._root_instead()
         if root is not None:
-            return root.announce(request, parts, check)
+            return root.announce(request, parts, ask_for)
         fd, size = os.memfd_create("ddpfs order"), 0
         try:
             for part in parts:
@@ -144,7 +153,7 @@ class Connection:
                 while at < len(view):
                     at += os.write(fd, view[at:at + (1 << 30)])
                 size += at
-            return check(self.ask({**request, "bytes": size}, [fd]))
+            return ask_for(lambda: self.ask({**request, "bytes": size}, [fd]))
         finally:
             os.close(fd)
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from . import follow as _follow  # relative: the hook of `ddpfs exec` loads this file under another name
@@ -140,16 +141,12 @@ class Mount(type(Path())):
             request["skip_unknown"] = True
         if buffer:
             request["buffer"] = buffer
+        renew = None
+        if files is not None and files.paths is not None:  # a successor of the server has no tables
+            renew = partial(self._announce_files, files)
         announced, how = 0, "append" if append else "replace"
         for data, form in _follow.pieces(order, follower.relative):
-            try:
-                reply = follower.announce({**request, "how": how, "form": form}, data)
-            except OSError as e:
-                if files is None or files.paths is None or e.errno != errno.ESTALE:
-                    raise
-                self._announce_files(files)  # the server was replaced, and a successor has no tables
-                reply = follower.announce({**request, "how": how, "form": form}, data)
-            announced += reply["entries"]
+            announced += follower.announce({**request, "how": how, "form": form}, data, renew)["entries"]
             how = "append"
         if how != "append" or (append and announced == 0):
             raise ValueError("nothing is announced: the order is empty")

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import time
+from functools import partial
 
 _BYTES = 16376  # BASE_ANNOUNCE_BYTES
 _IOCTL = 3 << 30 | _BYTES << 16 | 0xdd << 8 | 1
@@ -72,9 +73,9 @@ class Root:
                 raise OSError(e.errno, f"'{self.mountpoint}': the server of the mount cannot be reached "
                               f"({e.strerror})") from e
 
-    def announce(self, request, buffers, check):
-        """Announces buffers, one after another.  @check: raises what a refusal means.  Returns the reply, with the sums
-        of all pieces.  After a refusal the pieces before it stay announced."""
+    def announce(self, request, buffers, ask_for):
+        """Announces buffers, one after another.  @ask_for: calls a function that asks, and returns the ok reply or
+        raises.  Returns the reply, with the sums of all pieces.  After a refusal the pieces before it stay announced."""
         how, entries, skipped, reply = request.get("how", "replace"), 0, 0, None
         room = _BYTES - len(_line({**request, "how": "replace", "bytes": _BYTES, "from": 1 << 62}))
         for buffer in buffers:
@@ -83,9 +84,12 @@ class Root:
                 at = max(0, len(view) - room // 8 * 8)
             while at < len(view):
                 end = _end_of_piece(view, at, room, request["form"])
-                reply = check(self.ask({**request, "how": how, "bytes": end - at, "from": entries + skipped}, view[at:end]))
+                piece = {**request, "how": how, "bytes": end - at, "from": entries + skipped}
+                reply = ask_for(partial(self.ask, piece, view[at:end]))
                 entries, skipped = entries + reply.get("entries", 0), skipped + reply.get("skipped", 0)
                 how, at = "append" if how == "replace" and entries else how, end
+        if reply is None:
+            reply = ask_for(lambda: self.ask({**request, "bytes": 0}))
         if how in ("replace", "append") and not entries:
-            check({"ok": False, "code": "unknown", "error": f"none of the {skipped} entries is a file of the dataset's samples"})
+            ask_for(lambda: {"ok": False, "code": "unknown", "error": f"none of the {skipped} entries is a file of the dataset's samples"})
         return {**reply, "entries": entries, "skipped": skipped}
