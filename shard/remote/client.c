@@ -571,8 +571,9 @@ static void try_again(struct remote_client *c, struct remote_read *read, uint64_
 	pause = pause / 2 + random_below(c, pause / 2 + 1);
 	if (pause < retry_after_ns)
 		pause = retry_after_ns + random_below(c, retry_after_ns / 4);
-	if (pause > c->timeout_ns - waited) /* the last try is then, whatever the store says */
-		pause = c->timeout_ns - waited;
+	uint64_t left = c->timeout_ns - waited;
+	if (pause > left) /* the last tries are then, whatever the store says, and not those of all reads at once */
+		pause = left - random_below(c, left / 8);
 	read->tries++;
 	read->due_ns = now + pause;
 	read->queued_next = c->paused;

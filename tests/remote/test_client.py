@@ -4,6 +4,8 @@
 import json
 import random
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -216,3 +218,23 @@ def test_a_time_that_a_store_names_does_not_outlast_the_timeout(http_store, obje
     _, stats, errors = read(timeout_ms=1500, chunk=SIZE)
     assert stats["failed"] == 1 and "timed out" in errors[0]
     assert stats["seconds"] < 10, stats
+
+
+def test_reads_of_which_the_timeout_is_near_are_not_all_tried_at_once(http_store, read):
+    http_store.set(p429=1, retry_after=60)
+    came = []  # when the store was seen to have answered one more
+
+    def watch(done):
+        while not done.wait(0.005):
+            came.extend([time.monotonic()] * (len(http_store.answers()) - len(came)))
+
+    done = threading.Event()
+    thread = threading.Thread(target=watch, args=[done])
+    thread.start()
+    try:
+        read(timeout_ms=4000, chunk=SIZE // 8)
+    finally:
+        done.set()
+        thread.join()
+    last = [when for when in came if when > came[0] + 2]
+    assert len(last) >= 8 and last[-1] - last[0] > 0.1, "over half a second"
