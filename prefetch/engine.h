@@ -401,6 +401,7 @@ struct prefetch_schedule {
 	uint32_t n_live;             /* live streams */
 	uint32_t n_here;             /* those of them that read ahead and are not away */
 	uint64_t here_left;          /* the fewest turns that one of those has left in its epoch */
+	uint32_t n_looked;           /* turns that fetching has looked at in this round of the engine thread */
 	bool share_pending;          /* prefetch_share waits for samples that are coming */
 	uint64_t demanded_ns;        /* when the latest events of demands were taken in; 0: none were */
 	_Atomic bool shared;         /* prefetch_share took effect; any thread reads it */

@@ -20,7 +20,8 @@ enum {
 	AWAY_BETWEEN = 16,     /* a stream between two epochs is away after so many uses of others, */
 	AWAY_WITHIN = 1024, /* ... a stream within an epoch after so many per stream, because workers read in bursts */
 	FROM_TIER = 8,      /* if a tier had all of so many reads in a row, it probably has what comes next */
-	COST_KNOWN = 256,   /* samples that must be fetched before their mean cost is used */
+	LOOKED_MAX = 1 << 14, /* turns that fetching looks at before the engine looks for demands: about 2 ms */
+	COST_KNOWN = 256,     /* samples that must be fetched before their mean cost is used */
 };
 /* The longest that demands wait for drops; those of 512 samples take 4 ms. */
 static const uint64_t DROP_WAIT_NS = 2000000000;
@@ -836,6 +837,16 @@ static bool may_fetch(struct prefetch *p, const struct prefetch_stream *s)
 	return s->ahead_bytes < window_now(p, s) + s->lag_bytes;
 }
 
+/* Returns whether fetching has to let demands pass. The engine thread goes on with it afterwards. */
+static bool looked_enough(struct prefetch *p)
+{
+	if (p->schedule.n_looked < LOOKED_MAX)
+		return false;
+	prefetch_lock_for_scope(p);
+	prefetch_engine_step(p, PREFETCH_NEWS);
+	return true;
+}
+
 /* Fetches the next sample of a stream that is not in memory.  Returns true when one was fetched, or when turns were
  * passed over: then more can be announced, for which fetching may wait. */
 static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
@@ -855,6 +866,9 @@ static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 	uint64_t from = s->fetch;
 	for (; s->fetch < s->limit && may_read(p) && !held_back(p, s); s->fetch++) {
 		uint32_t sample;
+		if (looked_enough(p))
+			return false;
+		p->schedule.n_looked++;
 		prefetch_lost_suspects(p, s);
 		if (next_sample(p, s, &sample) < 0)
 			continue;
@@ -912,6 +926,7 @@ void prefetch_schedule_fill(struct prefetch *p)
 {
 	if (!p->ledger)
 		return;
+	p->schedule.n_looked = 0;
 	for (unsigned tries = 0; tries < 2; tries++) {
 		if (prefetch_fetch_parked(p)) {
 			start_regains(p);
