@@ -92,7 +92,8 @@
  * list takes several requests.  The reply takes the place of the request, up to its newline.  Only "follow" is taken,
  * with "from":K besides: the entries of the same list that went before, for the places in refusals.  If all entries of
  * a request are left out, it does nothing, and is not refused.  Lists and tables are those of the caller's user.
- * EAGAIN: too many requests wait; ask again.
+ * EAGAIN: too many requests wait; ask again.  The kernel sends a request again that a server had taken but not answered
+ * when it died: then the entries of an append stand twice in the list.
  *
  * The reply to a refused request is {"ok":false,"error":"<one sentence>"}.  Unknown commands and keys are refused.
  *
