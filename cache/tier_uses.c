@@ -155,13 +155,13 @@ bool cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cac
 	if (!uses->joined)
 		return true;
 	look_at_ranks(uses);
-	if (epoch == UINT64_MAX)
+	if (epoch == CACHE_TIER_USES_LATEST)
 		epoch = uses->latest;
 	if (uses->all || epoch >= CACHE_TIER_EPOCHS_MAX)
 		return true;
 	if (uses->view)
 		uses->latest = epoch;
-	/* Another reader of the same mount reads what this order does not have, in epochs of its own. */
+	/* A demand may be for what this order does not have. */
 	if (uses->by_tables && !is_told(uses, epoch, place.sample))
 		return true;
 	uses->latest = epoch;

@@ -83,8 +83,11 @@ void cache_tier_uses_leave(struct cache_tier_uses *uses);
 /* NULL is fine. */
 void cache_tier_uses_free(struct cache_tier_uses *uses);
 
-/* Fills block->now and block->next of a block that is read for a use in `epoch`; UINT64_MAX: in the latest epoch that
- * was asked for.  block->key says which file.  Sets both to 0 if nothing is told.
+#define CACHE_TIER_USES_LATEST UINT64_MAX     /* the latest epoch that was asked for */
+#define CACHE_TIER_USES_NONE (UINT64_MAX - 1) /* of another order than the one that is told */
+
+/* Fills block->now and block->next of a block that is read for a use in `epoch`, or one of the two values above.
+ * block->key says which file.  Sets both to 0 if nothing is told.
  * Returns false if it is known that no rank of this host uses the file in the epoch. */
 bool cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cache_tier_block *block);
 

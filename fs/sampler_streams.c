@@ -248,6 +248,8 @@ static int follow_new(struct fs_sampler_streams *fr, const struct prefetch_recog
 			.view = f->view,
 			.epoch = f->epoch,
 			.buffer_turns = track->buffer,
+			.tells_uses = fr->part != NULL, /* of all files: step_uses() */
+			.uses_epoch = fr->part ? fs_rank_files_epoch(fr->part) - f->epoch : 0,
 		};
 		rc = fs_sink_follow(fr->server->sink, fr->view, &options, &f->stream);
 		if (rc < 0)
@@ -893,6 +895,18 @@ static int search(struct fs_sampler_streams *fr, size_t opens, size_t unexplaine
 	return opens == FS_SAMPLER_STREAMS_BATCH ? 1 : prefetch_recognise_step(fr->r, STEP_NS);
 }
 
+/* Works for what the tier is told: of one of the orders. Returns whether there is more to do now. */
+static bool step_uses(struct fs_sampler_streams *fr)
+{
+	bool more = fs_trainer_uses_step(fr->uses, fr->r, USES_NS);
+	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++) {
+		const struct follow *f = &fr->follows[i];
+		if (f->live)
+			fs_sink_tell_uses(f->stream, fs_trainer_uses_tells(fr->uses, f->id, f->generation));
+	}
+	return more;
+}
+
 /* Makes everything as it was before the first reader of the rank. */
 static void forget(struct fs_sampler_streams *fr)
 {
@@ -948,7 +962,7 @@ static void *recognise_run(void *arg)
 			sync_streams(fr);
 		else if (fr->view->layout == FS_LAYOUT_FLAT)
 			settle(fr);
-		if (fr->uses && fs_trainer_uses_step(fr->uses, fr->r, USES_NS) && wait_ns > USES_NS)
+		if (fr->uses && step_uses(fr) && wait_ns > USES_NS)
 			wait_ns = USES_NS;
 		save(fr);
 		/* When the budget is spent, the rest of the search goes on slowly, as at idle priority. */

@@ -760,6 +760,7 @@ static int start_stream(struct fs_sink *sink, struct fs_view *view)
 		.turn = resume_turn(view, &progress),
 		/* A trainer that walks a tree usually has its own sampler. */
 		.doubtful = view->layout == FS_LAYOUT_TREE,
+		.tells_uses = !view->all, /* else fs/trainer_uses.h tells the order of a trainer */
 	};
 	int rc = stream_new(sink, view, &options, &vs);
 	if (rc < 0)
@@ -853,6 +854,11 @@ void fs_sink_refresh(struct fs_sink_stream *vs)
 void fs_sink_buffer(struct fs_sink_stream *vs, uint64_t turns)
 {
 	prefetch_stream_buffer(vs->stream, turns);
+}
+
+void fs_sink_tell_uses(struct fs_sink_stream *vs, bool tells)
+{
+	prefetch_stream_tell_uses(vs->stream, tells);
 }
 
 /* Starts the stream of the warm-up, for the first view that is a tree of all files. */

@@ -64,7 +64,7 @@ void fs_sink_gone(struct fs_sink *sink);
 /* Makes a stream for what a trainer of the view was recognised to read.
  * @options: its view is an order that is given (shard/view.h), of tree names.
  * Returns 0; -ENOMEM, -ENODATA; -E2BIG: there are 448 such streams; -EAGAIN: before fs_sink_start or after
- * fs_sink_stop; errors of prefetch_stream_new. One thread calls this function and the next four. */
+ * fs_sink_stop; errors of prefetch_stream_new. One thread calls this function and the next six. */
 int fs_sink_follow(struct fs_sink *sink, struct fs_view *view, const struct prefetch_stream_options *options,
         struct fs_sink_stream **ret_stream);
 /* Ends such a stream. */
@@ -76,6 +76,8 @@ void fs_sink_flush(struct fs_sink_stream *stream);
 void fs_sink_refresh(struct fs_sink_stream *stream); /* the order knows one more epoch */
 /* The shuffle buffer holds about so many turns: prefetch_stream_buffer(). */
 void fs_sink_buffer(struct fs_sink_stream *stream, uint64_t turns);
+/* Says whether the tier knows the order of the stream: prefetch_stream_tell_uses(). */
+void fs_sink_tell_uses(struct fs_sink_stream *stream, bool tells);
 /* Starts or ends the view's stream of its own order, if it is not so already. One thread at a time for each view.
  * Returns 0, also if nothing is dealt to the rank; -ENOMEM, -E2BIG. */
 int fs_sink_own(struct fs_sink *sink, struct fs_view *view, bool wanted);

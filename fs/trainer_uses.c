@@ -198,6 +198,11 @@ bool fs_trainer_uses_step(struct fs_trainer_uses *tu, struct prefetch_recognise 
 	return more;
 }
 
+bool fs_trainer_uses_tells(const struct fs_trainer_uses *tu, uint32_t id, uint32_t generation)
+{
+	return tu->follows && tu->id == id && tu->generation == generation;
+}
+
 void fs_trainer_uses_free(struct fs_trainer_uses *tu)
 {
 	if (!tu)

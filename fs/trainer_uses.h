@@ -31,6 +31,9 @@ int fs_trainer_uses_new(const struct shard_index *index, struct cache_tier_uses 
  * What fails for want of memory is tried again with the next epoch. */
 bool fs_trainer_uses_step(struct fs_trainer_uses *tu, struct prefetch_recognise *recognise, uint64_t max_ns);
 
+/* Returns whether this is the order that the tier is told: struct prefetch_recognised. */
+bool fs_trainer_uses_tells(const struct fs_trainer_uses *tu, uint32_t id, uint32_t generation);
+
 /* Tells the tier nothing any more. NULL is fine. */
 void fs_trainer_uses_free(struct fs_trainer_uses *tu);
 

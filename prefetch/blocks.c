@@ -33,7 +33,7 @@ struct prefetch_block *prefetch_block_new(struct prefetch *p, uint64_t key)
 	struct prefetch_block **bucket = bucket_of(p, key);
 	memset(block, 0, sizeof(*block));
 	block->key = key;
-	block->epoch = UINT64_MAX;
+	block->epoch = CACHE_TIER_USES_LATEST;
 	block->hash_next = *bucket;
 	*bucket = block;
 	return block;

@@ -92,8 +92,7 @@ struct prefetch_block {
 	uint64_t offset;                   /* in the shard */
 	uint32_t len;
 	uint64_t xxh3;
-	uint64_t
-	        epoch; /* of the use that it is read for, if that was read ahead and a tier wants it; else UINT64_MAX */
+	uint64_t epoch; /* for cache_tier_uses_of: of the use that it is fetched for; demands: CACHE_TIER_USES_LATEST */
 	struct prefetch_demand *waiters;
 	bool asked; /* a reader waits or waited for it, and its page cache then has the bytes: not stored */
 	struct prefetch_item *item;  /* the sample that it is fetched for; NULL: demands only */
@@ -199,6 +198,7 @@ struct prefetch_stream {
 	uint64_t lag_bytes;               /* the part of ahead_bytes below `high` */
 	_Atomic uint64_t window;          /* most ahead_bytes, while nothing is in memory yet */
 	_Atomic uint64_t buffer_turns;    /* options.buffer_turns, as it is known now; any thread sets it */
+	_Atomic bool tells_uses;          /* options.tells_uses, as it is now; any thread sets it */
 	bool filled;                      /* the window was full since it was last widened, or the stream moved */
 	bool waited;                      /* a reader waited since then for a sample that was on its way */
 	uint64_t used_at;                 /* prefetch_schedule.all_uses at its latest use */

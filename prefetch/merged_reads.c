@@ -377,13 +377,14 @@ static void take_next_turns(struct prefetch *p, struct prefetch_stream *stream, 
 	}
 }
 
-/* Returns the epoch of the use for which an item is fetched, if a tier wants to know it. */
-static uint64_t epoch_of(struct prefetch *p, struct prefetch_item *item)
+/* Returns the epoch of the use for which an item is fetched, as the tier's uses count epochs. */
+static uint64_t epoch_of(struct prefetch_item *item)
 {
+	struct prefetch_stream *stream = item->stream;
 	uint64_t turn;
-	if (!p->options.tier_uses)
-		return UINT64_MAX;
-	return cache_timeline_epoch_of(&item->stream->tl, item->seq, &turn)->number;
+	if (!atomic_load_explicit(&stream->tells_uses, memory_order_relaxed))
+		return CACHE_TIER_USES_NONE;
+	return stream->options.uses_epoch + cache_timeline_epoch_of(&stream->tl, item->seq, &turn)->number;
 }
 
 /* Enters a block into the table.  If it is on its way already, its item joins it; if it is in memory, it goes to
@@ -411,7 +412,7 @@ static void publish_block(struct prefetch *p, struct prefetch_want *w, struct pr
 	block->offset = w->offset;
 	block->len = w->len;
 	block->xxh3 = w->xxh3;
-	block->epoch = epoch_of(p, w->item);
+	block->epoch = epoch_of(w->item);
 	block->item = w->item;
 	w->item->pending++;
 	if (buffer) {

@@ -56,8 +56,8 @@ struct prefetch_options {
 	/* Open for the dataset of the index: blocks are looked for in it before they are read from the source, and are
 	 * stored in it after that.  Not owned, outlives the engine.  NULL: there is none. */
 	struct cache_tier *tier;
-	/* When this host uses blocks again, by the order of the streams; the tier is told.  Not owned, outlives the
-	 * engine.  NULL: nothing is told. */
+	/* When this host uses blocks again, by the order of streams with tells_uses; the tier is told.  Not owned,
+	 * outlives the engine.  NULL: nothing is told. */
 	struct cache_tier_uses *tier_uses;
 };
 

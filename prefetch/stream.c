@@ -70,6 +70,7 @@ int prefetch_stream_new(
 	s->p = p;
 	s->options = *options;
 	s->buffer_turns = options->buffer_turns;
+	s->tells_uses = options->tells_uses;
 	s->window = options->window_bytes ? options->window_bytes : default_window(p, options);
 	{
 		prefetch_lock_for_scope(p);
@@ -135,6 +136,11 @@ void prefetch_stream_refresh(struct prefetch_stream *s)
 void prefetch_stream_buffer(struct prefetch_stream *s, uint64_t turns)
 {
 	atomic_store_explicit(&s->buffer_turns, turns, memory_order_relaxed);
+}
+
+void prefetch_stream_tell_uses(struct prefetch_stream *s, bool tells)
+{
+	atomic_store_explicit(&s->tells_uses, tells, memory_order_relaxed);
 }
 
 void prefetch_stream_stats_get(struct prefetch_stream *s, struct prefetch_stream_stats *ret_stats)

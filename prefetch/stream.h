@@ -56,6 +56,10 @@ struct prefetch_stream_options {
 	 * has at most one such stream.  The view has one epoch, whose turns are all samples in storage order.  No uses
 	 * are told. */
 	bool warm_up;
+	/* prefetch_options.tier_uses knows this order, and calls the stream's epoch 0 uses_epoch.  What is fetched for
+	 * other streams tells the tier no use. */
+	bool tells_uses;
+	uint64_t uses_epoch;
 	uint32_t names_ahead; /* the sink may have made names of so many turns more than were announced to it */
 	void *user;           /* given to the sink's announce */
 };
@@ -92,6 +96,9 @@ void prefetch_stream_refresh(struct prefetch_stream *stream);
 
 /* Says that the shuffle buffer holds about so many turns.  Only for a stream that was made with one; turns > 0. */
 void prefetch_stream_buffer(struct prefetch_stream *stream, uint64_t turns);
+
+/* Changes prefetch_stream_options.tells_uses, for what is fetched from now on. */
+void prefetch_stream_tell_uses(struct prefetch_stream *stream, bool tells);
 
 struct prefetch_stream_stats {
 	uint64_t epoch;        /* of the first turn that is not used */

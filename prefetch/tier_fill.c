@@ -192,7 +192,9 @@ static void add_block(struct fill *f, uint32_t shard, uint64_t key, uint64_t off
 	}
 	struct piece *piece = f->current;
 	struct prefetch_block *block = &piece->blocks[piece->n++];
-	*block = (struct prefetch_block){ .key = key, .offset = offset, .len = len, .xxh3 = xxh3, .epoch = UINT64_MAX };
+	*block = (struct prefetch_block){
+		.key = key, .offset = offset, .len = len, .xxh3 = xxh3, .epoch = CACHE_TIER_USES_LATEST
+	};
 	STAILQ_INSERT_TAIL(&piece->list, block, link);
 	piece->end = offset + len;
 	piece->bytes += len;

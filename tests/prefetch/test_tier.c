@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "cache/tier.h"
+#include "cache/tier_uses.h"
 #include "prefetch/prefetch.h"
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
@@ -292,7 +293,8 @@ static void an_error_of_the_source_ends_the_claim(void **state)
 	dataset_new(&data, N_FILES, N_SHARDS, SIZES, N_SIZES);
 }
 
-enum { N_SMALL = 2000, NAMES_AT_ONCE = 256 };
+enum { N_SMALL = 2000, NAMES_AT_ONCE = 256, N_LARGE = CACHE_TIER_SIZE_MIN / MIB + 8 };
+static const uint64_t LARGE[] = { MIB };
 static const uint64_t SMALL[] = { 4096 };
 
 /* Announces some names, then waits until it is let go. */
@@ -425,6 +427,76 @@ static void a_reader_waits_for_names_only_if_its_files_are_not_in_the_tier(void 
 	data = large;
 }
 
+/* A table in which this host uses every sample. */
+static struct cache_use_table *table_of_all(void)
+{
+	uint32_t n = shard_index_info(data.index)->n_samples;
+	struct cache_use_table *table = cache_use_table_new(n);
+	assert_non_null(table);
+	for (uint32_t i = 0; i < n; i++)
+		cache_use_table_set(table, i, i, n);
+	return table;
+}
+
+/* Reads a few turns of an order in its epoch FAR, while the tier knows when this host uses each sample in the epochs 0
+ * and FAR of one order.  Returns how many epochs are known behind the latest one. */
+static uint32_t epochs_after_reads(bool tells)
+{
+	enum { FAR = 20, TURNS = 8 };
+	static const struct prefetch_sink_ops ops = {
+		.announce = slow_announce, .store = slow_store, .drop = slow_drop
+	};
+	struct slow_sink sink = { .base = { .ops = &ops },
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.cv = PTHREAD_COND_INITIALIZER,
+		.let_go = true };
+	const struct shard_view_options order = { .order = SHARD_ORDER_CHUNK, .world = 1 };
+	struct prefetch_options options = { .index = data.index, .memory_bytes = 64 << 20, .sink = &sink.base };
+	const struct cache_tier_told told = { .order = 1, .world = 2, .n = 1 };
+	struct base_err err = { 0 };
+	struct prefetch *p;
+	struct shard_view *view;
+	struct shard_epoch *epoch;
+	struct prefetch_stream *stream;
+	assert_int_equal(cache_tier_open(tier_dir, CACHE_TIER_SIZE_MIN, identity, &err, &options.tier), 0);
+	assert_int_equal(cache_tier_uses_new_told(options.tier, data.index, &options.tier_uses), 0);
+	assert_int_equal(cache_tier_uses_follow(options.tier_uses, &told), 0);
+	cache_tier_uses_tell(options.tier_uses, 0, table_of_all());
+	cache_tier_uses_tell(options.tier_uses, FAR, table_of_all());
+	assert_int_equal(prefetch_new(&options, &err, &p), 0);
+	assert_int_equal(shard_view_new(data.index, &order, &err, &view), 0);
+	assert_int_equal(shard_view_epoch(view, FAR, &epoch), 0);
+	assert_int_equal(
+	        prefetch_stream_new(p,
+	                &(struct prefetch_stream_options){ .view = view, .epoch = FAR, .tells_uses = tells }, &stream),
+	        0);
+	for (uint64_t k = 0; k < TURNS; k++) {
+		uint32_t sample;
+		assert_int_equal(shard_epoch_turn(epoch, 0, k, &sample, NULL), 0);
+		assert_true(comes(&sink, sample, 10000));
+	}
+	uint32_t n = cache_tier_uses_epochs(options.tier_uses);
+	prefetch_stream_free(stream);
+	shard_epoch_put(epoch);
+	shard_view_free(view);
+	prefetch_free(p);
+	cache_tier_uses_free(options.tier_uses);
+	cache_tier_close(options.tier);
+	return n;
+}
+
+/* Chunks of an announced list, and other trainers, count from numbers of their own. */
+static void epochs_of_an_order_that_is_not_told_are_no_epochs_of_the_told_one(void **state)
+{
+	(void)state;
+	struct dataset small = data;
+	dataset_new(&data, N_LARGE, 1, LARGE, 1);
+	assert_int_equal(epochs_after_reads(false), 2);
+	assert_int_equal(epochs_after_reads(true), 1);
+	dataset_free(&data);
+	data = small;
+}
+
 static int group_set_up(void **state)
 {
 	(void)state;
@@ -452,6 +524,7 @@ int main(void)
 		TEST(a_full_disk_switches_the_tier_off_and_reading_goes_on),
 		TEST(wrong_bytes_of_the_source_do_not_enter_the_tier),
 		TEST(an_error_of_the_source_ends_the_claim),
+		TEST(epochs_of_an_order_that_is_not_told_are_no_epochs_of_the_told_one),
 		TEST(a_reader_waits_for_names_only_if_its_files_are_not_in_the_tier),
 	};
 	return cmocka_run_group_tests_name("prefetch/tier", tests, group_set_up, group_tear_down);
