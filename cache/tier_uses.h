@@ -20,8 +20,8 @@
  *
  * Memory: up to CACHE_TIER_TABLES_BYTES for tables, and an epoch of order=torch while its table is made; else some KiB
  * and a bit for each rank of the world.
- * Threads: any thread may call cache_tier_uses_of and _add.  One thread at a time calls the functions of told orders.
- * One mutex guards everything. */
+ * Threads: any thread may call cache_tier_uses_of, _add, _lacks and _epochs.  One thread at a time calls _work, and one
+ * the functions of told orders.  One mutex guards everything; tables are made without it. */
 #ifndef DDPFS_CACHE_TIER_USES_H
 #define DDPFS_CACHE_TIER_USES_H
 

@@ -4,20 +4,28 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 
-#include "fs/job_queue.h"
 #include "fs/log_queue.h"
 #include "fs/server.h"
+#include "fs/supervise/priority.h"
 #include "fs/view.h"
+#include "shard/base/cleanup.h"
+#include "shard/base/clock.h"
 #include "shard/base/log.h"
 #include "shard/base/units.h"
 #include "shard/remote/location.h"
 
-enum { CHECK_MS = 1000 };
-#define WORK_NS UINT64_C(100000000) /* of the helper between two checks; one table of 10^7 samples takes longer */
+enum {
+	CHECK_MS = 1000,
+	PAUSES = 3, /* between two times of work, each as long as the work was */
+};
+#define CHECK_NS UINT64_C(1000000000)
+#define WORK_NS UINT64_C(20000000)      /* one table of 10^6 samples takes longer */
+#define TOLD_BYTES ((uint64_t)64 << 20) /* a permutation that takes more is told in the log */
 
 /* A successor would wait for itself if it had to open a directory below its own mount. */
 static bool below_mount(const struct fs_server *server)
@@ -27,6 +35,16 @@ static bool below_mount(const struct fs_server *server)
 	size_t len = strlen(mountpoint);
 	return !server->successor && realpath(server->options.tier_dir, path) && strncmp(path, mountpoint, len) == 0 &&
 	       (path[len] == '/' || path[len] == '\0');
+}
+
+static void tell_memory(const struct fs_server *server)
+{
+	uint64_t bytes = (uint64_t)server->info->n_samples * 8;
+	char text[16];
+	if (server->views[0]->options.order == SHARD_ORDER_TORCH && bytes > TOLD_BYTES && !server->successor)
+		log_info("what order=torch uses next is worked out for the tier, one epoch after the other: that takes "
+		         "%s besides memory=",
+		        base_format_size(bytes, text));
 }
 
 /* The order of rank views is known.  With view=all, the trainer has its own, which fs/trainer_uses.h tells.  A host may
@@ -43,6 +61,8 @@ static int tell_uses(struct fs_server *server, struct base_err *err)
 	}
 	if (rc == 0 && !view->all && server->options.n_ranks == 0)
 		rc = cache_tier_uses_add(server->tier_uses, view->options.rank);
+	if (rc == 0 && !view->all)
+		tell_memory(server);
 	if (rc == 0 || rc == -EOPNOTSUPP)
 		return 0;
 	cache_tier_uses_free(server->tier_uses);
@@ -114,31 +134,83 @@ void fs_tier_begin(struct fs_server *server, const struct fs_view *view)
 		        base_err_str(rc));
 }
 
-struct uses_job {
-	struct fs_job job; /* first */
+/* ---- tables of order=torch ---- */
+
+struct fs_tier_tables {
 	struct fs_server *server;
+	pthread_t thread;
+	pthread_mutex_t lock; /* guards `end` */
+	pthread_cond_t cond;
+	bool end;
 };
 
-/* The helper: makes tables of uses. Without memory, the next check tries again. */
-static void make_tables(struct fs_job *job, bool ending)
+/* Returns false at once when the thread must end. */
+static bool pause_for(struct fs_tier_tables *tables, uint64_t ns)
 {
-	struct fs_server *server = ((struct uses_job *)job)->server;
-	if (!ending)
-		cache_tier_uses_work(server->tier_uses, WORK_NS);
-	server->tier_uses_queued = false;
-	free(job);
+	struct timespec until = base_until(ns);
+	lock_for_scope(&tables->lock);
+	while (!tables->end && pthread_cond_timedwait(&tables->cond, &tables->lock, &until) == 0)
+		;
+	return !tables->end;
 }
 
-static void queue_tables(struct fs_server *server)
+/* A large dataset's tables take tens of seconds of a processor, which a trainer needs: so they get a part of one.
+ * Without memory, the thread tries again after the pause. */
+static void *tables_run(void *arg)
 {
-	if (!server->tier_uses || server->tier_uses_queued || !cache_tier_uses_lacks(server->tier_uses))
+	struct fs_tier_tables *tables = arg;
+	const struct fs_server *server = tables->server;
+	uint64_t pause_ns = 0;
+	pthread_setname_np(pthread_self(), "tier-uses");
+	fs_priority_usual();
+	while (pause_for(tables, pause_ns)) {
+		uint64_t start_ns = base_now_ns();
+		pause_ns = CHECK_NS;
+		if (cache_tier_off(server->tier) || !cache_tier_uses_lacks(server->tier_uses))
+			continue;
+		if (cache_tier_uses_work(server->tier_uses, WORK_NS) == 0)
+			pause_ns = (base_now_ns() - start_ns) * PAUSES;
+	}
+	return NULL;
+}
+
+static void tables_free(struct fs_tier_tables *tables)
+{
+	pthread_cond_destroy(&tables->cond);
+	pthread_mutex_destroy(&tables->lock);
+	free(tables);
+}
+
+/* Without memory or a thread, the next check tries again. */
+static void begin_tables(struct fs_server *server)
+{
+	if (!server->tier_uses || server->tier_tables || !cache_tier_uses_lacks(server->tier_uses))
 		return;
-	struct uses_job *job = malloc(sizeof(*job));
-	if (!job)
+	struct fs_tier_tables *tables = calloc(1, sizeof(*tables));
+	if (!tables)
 		return;
-	*job = (struct uses_job){ .job.run = make_tables, .server = server };
-	server->tier_uses_queued = true;
-	fs_job_queue_add(server->jobs, &job->job);
+	tables->server = server;
+	pthread_mutex_init(&tables->lock, NULL);
+	base_cond_init(&tables->cond);
+	if (pthread_create(&tables->thread, NULL, tables_run, tables) == 0)
+		server->tier_tables = tables;
+	else
+		tables_free(tables);
+}
+
+void fs_tier_stop(struct fs_server *server)
+{
+	struct fs_tier_tables *tables = server->tier_tables;
+	if (!tables)
+		return;
+	{
+		lock_for_scope(&tables->lock);
+		tables->end = true;
+		pthread_cond_signal(&tables->cond);
+	}
+	pthread_join(tables->thread, NULL);
+	tables_free(tables);
+	server->tier_tables = NULL;
 }
 
 int fs_tier_check(struct fs_server *server)
@@ -147,7 +219,7 @@ int fs_tier_check(struct fs_server *server)
 		return -1;
 	int off = cache_tier_off(server->tier);
 	if (!off) {
-		queue_tables(server);
+		begin_tables(server);
 		return CHECK_MS;
 	}
 	log_warning("the tier in '%s' is off (%s): blocks come from the dataset until the next mount",

@@ -88,10 +88,10 @@ struct fs_server {
 	const struct shard_info *info;
 	struct timespec index_mtime; /* of index.ddpfs: mtime of nodes that have none of their own */
 	struct fs_common_files common;
-	struct cache_tier *tier;           /* NULL: none */
-	struct cache_tier_uses *tier_uses; /* NULL: the tier is not told when blocks are used again */
-	_Atomic bool tier_uses_queued;     /* the helper makes tables for it, or will do */
-	bool tier_off_told;                /* main's: the log says that it is off */
+	struct cache_tier *tier;            /* NULL: none */
+	struct cache_tier_uses *tier_uses;  /* NULL: the tier is not told when blocks are used again */
+	struct fs_tier_tables *tier_tables; /* main's: the thread that makes tables for it; NULL: none */
+	bool tier_off_told;                 /* main's: the log says that it is off */
 	struct prefetch *prefetch;
 	struct fs_budget *budget;
 	uint64_t test_delay_ns; /* added to every read of a shard; 0 except in tests */

@@ -745,6 +745,7 @@ static int server_run(struct fs_server *server)
 	stop_samplers(server);
 	fs_sink_stop(server->sink);
 	fs_job_queue_stop(server->jobs);
+	fs_tier_stop(server);
 	fs_recorder_end(server->recorder);
 	if (fs_mount_lives(server->fuse_fd)) {
 		int unmounted = fs_server_unmount(server, true);

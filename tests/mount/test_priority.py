@@ -8,6 +8,7 @@ import pytest
 
 from helpers import tools
 from helpers.waiting import wait_until
+from mount import control
 
 RAISED, SYS_NICE = -10, 1 << 23
 SEARCH = {"recognise", "seed-search"}
@@ -55,6 +56,18 @@ def test_all_threads_but_those_that_search_are_raised(mount, pack, tree, options
         if m.server_pid() == first:
             os.kill(first, 9)
             wait_until(lambda: m.server_pid() != first)
+
+
+def test_tables_of_torch_for_the_tier_are_made_at_the_usual_priority(mount, pack, scratch):
+    tier, large = scratch / "tier", scratch / "large"
+    tier.mkdir()
+    large.mkdir()
+    for number in range(40):  # more than the tier holds
+        (large / f"{number:03}").write_bytes(os.urandom(2 << 20))
+    m = mount(pack(large), f"rank=1,world=4,order=torch,tier={tier},tier_size=64M")
+    wait_until(lambda: nices(m.server_pid()).get("tier-uses") == {0}, "the thread that makes the tables")
+    wait_until(lambda: control.stats(m)["tier_told_epochs"] == 33, "the tables")
+    m.unmount()
 
 
 def test_a_session_of_somebody_else_keeps_its_priority(mount, pack, tree):
