@@ -135,8 +135,7 @@ bool cache_tier_has(struct cache_tier *tier, const struct cache_tier_block *bloc
 
 /* Joins the ranks of this host that use the dataset in one order.  Call it for each rank of this process, for
  * one of them before puts that tell a next use, which is then a time in this order.  order: names the order, the same
- * for all ranks of a job.  rank: below
- * CACHE_TIER_RANKS_MAX.
+ * for all ranks of a job.  rank: below CACHE_TIER_RANKS_MAX.
  * Returns 0 or an error of fcntl(2). */
 int cache_tier_join(struct cache_tier *tier, uint64_t order, uint32_t rank);
 /* Ends what this process has joined.  Until it joins again, no put may tell a next use. */

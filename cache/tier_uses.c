@@ -48,6 +48,12 @@ struct cache_tier_uses {
 	uint64_t ranks_ns;
 };
 
+/* Returns the words of `ranks`: bits_new(world). */
+static uint32_t rank_words(const struct cache_tier_uses *uses)
+{
+	return uses->world / 64 + 1;
+}
+
 /* Looks which ranks are on this host, now and then.  Those that were there stay: a job of which ranks end does not read
  * less. */
 static void look_at_ranks(struct cache_tier_uses *uses)
@@ -58,7 +64,7 @@ static void look_at_ranks(struct cache_tier_uses *uses)
 		return;
 	uses->ranks_ns = now_ns;
 	cache_tier_ranks(uses->tier, uses->world, uses->ranks);
-	for (uint32_t i = 0; i < uses->world / 64 + 1; i++)
+	for (uint32_t i = 0; i < rank_words(uses); i++)
 		n += (uint32_t)__builtin_popcountll(uses->ranks[i]);
 	uses->n_ranks = n;
 	uses->all = n >= uses->world;
@@ -90,16 +96,6 @@ static bool told_in(const struct cache_tier_uses *uses, uint64_t number, uint32_
 	return part > 0;
 }
 
-/* Tells whether an epoch that is told has a sample, from `epoch` on. */
-static bool is_told(const struct cache_tier_uses *uses, uint64_t epoch, uint32_t sample)
-{
-	uint32_t at;
-	for (uint32_t i = 0; i <= uses->ahead; i++)
-		if (told_in(uses, epoch + i, sample, &at))
-			return true;
-	return false;
-}
-
 /* Finds when this host uses a sample in an epoch, in the unit of cache_tier_block.now.  Returns false: it does not. */
 static bool used_in(struct cache_tier_uses *uses, uint64_t number, uint32_t sample, uint32_t slot, uint32_t *ret_at)
 {
@@ -124,8 +120,9 @@ static uint64_t deal_end(const struct cache_tier_uses *uses, uint64_t epoch)
 }
 
 /* Finds the next use behind `epoch`.  A group uses its samples in each epoch until the next deal: that is one use,
- * which lasts so long.  0: the host uses the sample in all epochs. */
-static uint32_t next_use(struct cache_tier_uses *uses, uint64_t epoch, uint32_t sample, uint32_t slot)
+ * which lasts so long.  *ret_at: 0: the host uses the sample in all epochs.  Returns false, and a use far ahead, if no
+ * epoch that is looked at has one. */
+static bool next_use(struct cache_tier_uses *uses, uint64_t epoch, uint32_t sample, uint32_t slot, uint32_t *ret_at)
 {
 	uint64_t far = epoch + 1 + AHEAD;
 	uint32_t at;
@@ -133,14 +130,16 @@ static uint32_t next_use(struct cache_tier_uses *uses, uint64_t epoch, uint32_t 
 		if (!used_in(uses, epoch + i, sample, slot, &at))
 			continue;
 		if (uses->groups && i == 1 && !uses->redeal)
-			return 0;
-		if (uses->groups && i == 1)
+			at = 0;
+		else if (uses->groups && i == 1)
 			used_in(uses, deal_end(uses, epoch + 1), sample, slot, &at);
-		return at;
+		*ret_at = at;
+		return true;
 	}
 	if (uses->redeal && deal_end(uses, epoch + 1) >= far)
 		far = deal_end(uses, epoch + 1) + 1;
-	return (uint32_t)(far * CACHE_TIER_EPOCH);
+	*ret_at = (uint32_t)(far * CACHE_TIER_EPOCH);
+	return false;
 }
 
 bool cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cache_tier_block *block)
@@ -161,13 +160,14 @@ bool cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cac
 		return true;
 	if (uses->view)
 		uses->latest = epoch;
-	/* A demand may be for what this order does not have. */
-	if (uses->by_tables && !is_told(uses, epoch, place.sample))
+	uint32_t now = (uint32_t)(epoch * CACHE_TIER_EPOCH + 1), next;
+	bool used = used_in(uses, epoch, place.sample, slot, &now);
+	bool again = next_use(uses, epoch, place.sample, slot, &next);
+	/* There is no table yet, or a demand is for what this order does not have. */
+	if (uses->by_tables && !used && !again)
 		return true;
 	uses->latest = epoch;
-	uint32_t now = (uint32_t)(epoch * CACHE_TIER_EPOCH + 1);
-	bool used = used_in(uses, epoch, place.sample, slot, &now);
-	block->next = next_use(uses, epoch, place.sample, slot);
+	block->next = next;
 	block->now = block->next ? now : 0;
 	return used;
 }
@@ -301,7 +301,7 @@ uint32_t cache_tier_uses_ranks(struct cache_tier_uses *uses, uint64_t *ret_ranks
 	if (!uses->joined)
 		return 0;
 	look_at_ranks(uses);
-	memcpy(ret_ranks, uses->ranks, (uses->world + 63) / 64 * sizeof(*ret_ranks));
+	memcpy(ret_ranks, uses->ranks, rank_words(uses) * sizeof(*ret_ranks));
 	return uses->n_ranks;
 }
 
@@ -412,7 +412,7 @@ static int make_next(struct cache_tier_uses *uses, uint64_t *ranks)
 		if (!find_lacking(uses, &epoch))
 			return 0;
 		n_ranks = uses->n_ranks;
-		memcpy(ranks, uses->ranks, (uses->world / 64 + 1) * sizeof(*ranks));
+		memcpy(ranks, uses->ranks, rank_words(uses) * sizeof(*ranks));
 	}
 	int rc = make_table(uses, epoch, ranks, &table);
 	if (rc < 0)

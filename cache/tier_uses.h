@@ -18,8 +18,8 @@
  * The inverse of order=torch takes 8 bytes a sample.  So the caller makes tables of it, too, in the background
  * (cache_tier_uses_work), and holds one epoch of it at a time.
  *
- * Memory: up to CACHE_TIER_TABLES_BYTES for tables, and an epoch of order=torch while its table is made; else some KiB
- * and a bit for each rank of the world.
+ * Memory: up to CACHE_TIER_TABLES_BYTES for complete tables.  While one more is made: that table, and of order=torch an
+ * epoch.  Else some KiB and a bit for each rank of the world.
  * Threads: any thread may call cache_tier_uses_of, _add, _lacks and _epochs.  One thread at a time calls _work, and one
  * the functions of told orders.  One mutex guards everything; tables are made without it. */
 #ifndef DDPFS_CACHE_TIER_USES_H
@@ -32,7 +32,7 @@
 #include "cache/use_table.h"
 #include "shard/view.h"
 
-#define CACHE_TIER_TABLES_BYTES ((uint64_t)64 << 20) /* of tables */
+#define CACHE_TIER_TABLES_BYTES ((uint64_t)64 << 20) /* of complete tables */
 
 struct cache_tier_uses; /* opaque */
 
