@@ -155,7 +155,7 @@ static unsigned ranks_found(unsigned family, uint32_t world, const uint32_t *see
 	}
 	for (unsigned t = 0; t < recognised_tracks(r); t++) {
 		struct prefetch_recognised track;
-		unsigned rank = 0, from, to;
+		unsigned rank = 0, from = 0, to = 0;
 		assert_int_equal(prefetch_recognise_get(r, t, &track), 0);
 		const char *range = strrchr(track.list, ',');
 		if (!range || sscanf(range, ", %u to %u", &from, &to) != 2)
