@@ -3,6 +3,8 @@
 #include "tests/prefetch/loader.h"
 
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "prefetch/sampler/recognise_private.h"
@@ -66,6 +68,17 @@ uint32_t loader_next(struct loader *l)
 		return file;
 	}
 	return UINT32_MAX;
+}
+
+void recognise_work(struct prefetch_recognise *recognise)
+{
+	int rc;
+	while ((rc = prefetch_recognise_step(recognise, UINT64_C(1000000000))) > 0)
+		;
+	if (rc < 0) {
+		fprintf(stderr, "the recogniser fails: %s\n", strerror(-rc));
+		abort();
+	}
 }
 
 unsigned recognised_tracks(const struct prefetch_recognise *recognise)

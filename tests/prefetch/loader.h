@@ -30,6 +30,8 @@ struct loader {
 uint32_t loader_next(struct loader *loader);
 void loader_rewind(struct loader *loader, const uint32_t *files);
 
+/* Lets the recogniser work until it waits for opens.  Ends the program if that fails. */
+void recognise_work(struct prefetch_recognise *recognise);
 /* Returns how many samplers are recognised. */
 unsigned recognised_tracks(const struct prefetch_recognise *recognise);
 

@@ -32,14 +32,6 @@ static const struct {
 /* Under a sanitizer, where a seed takes five times as long: the first one. */
 enum { FAMILIES = BASE_SANITIZED ? 1 : sizeof(families) / sizeof(families[0]) };
 
-static void work(struct prefetch_recognise *r)
-{
-	int rc;
-	while ((rc = prefetch_recognise_step(r, UINT64_C(1000000000))) > 0)
-		;
-	assert_int_equal(rc, 0);
-}
-
 static struct prefetch_recognise *new_recognise(uint32_t seed_max, bool thread)
 {
 	struct prefetch_recognise *r;
@@ -77,7 +69,7 @@ static void a_list_by_name_is_found_with_any_seed(void **state)
 		for (uint32_t k = 0; k < OPENS; k++) {
 			prefetch_recognise_opened(r, &(uint32_t){ at[k] % DIRS * EACH + at[k] / DIRS }, 1);
 			if (k % 16 == 15)
-				work(r);
+				recognise_work(r);
 		}
 		if (prefetch_recognise_get(r, 0, &track) < 0)
 			fail_msg("family %u: nothing is recognised", f);
@@ -95,7 +87,7 @@ static void wait_for_seed(struct prefetch_recognise *r, uint32_t seed)
 	enum { WAITS = 20000, WAIT_US = 1000 };
 	struct prefetch_recognised track = { 0 };
 	for (uint32_t i = 0; i < WAITS && prefetch_recognise_get(r, 0, &track) < 0; i++) {
-		work(r);
+		recognise_work(r);
 		usleep(WAIT_US);
 	}
 	assert_int_equal(track.seed, seed);
@@ -112,7 +104,7 @@ static void a_list_by_name_is_found_by_the_thread(void **state)
 	for (uint32_t k = 0; k < OPENS; k++) {
 		prefetch_recognise_opened(r, &(uint32_t){ at[k] % DIRS * EACH + at[k] / DIRS }, 1);
 		if (k % 16 == 15)
-			work(r);
+			recognise_work(r);
 	}
 	wait_for_seed(r, 3 * SEED);
 	prefetch_recognise_free(r);
@@ -129,7 +121,7 @@ static void parts_are_found_by_the_thread_that_a_list_by_name_joins(void **state
 	for (uint32_t k = 0; k < OPENS; k++) {
 		prefetch_recognise_opened(r, &(uint32_t){ k % WORLD * PART + at[k / WORLD] }, 1);
 		if (k % 16 == 15)
-			work(r);
+			recognise_work(r);
 	}
 	wait_for_seed(r, 20 * SEED);
 	prefetch_recognise_free(r);
@@ -151,7 +143,7 @@ static unsigned ranks_found(unsigned family, uint32_t world, const uint32_t *see
 		uint32_t rank = (uint32_t)(loader_random(&random) % world);
 		prefetch_recognise_opened(r, &(uint32_t){ rank * part + at[rank][next[rank]++] }, 1);
 		if (k % 16 == 15)
-			work(r);
+			recognise_work(r);
 	}
 	for (unsigned t = 0; t < recognised_tracks(r); t++) {
 		struct prefetch_recognised track;

@@ -19,14 +19,6 @@ enum { CLASSES = 100, N = 100000, OPENS_MAX = 96, DALI_SEED = 524287 };
 static struct shard_index *dataset;
 static uint32_t order[N], opens[N];
 
-static void work(struct prefetch_recognise *r)
-{
-	int rc;
-	while ((rc = prefetch_recognise_step(r, UINT64_C(1000000000))) > 0)
-		;
-	assert_int_equal(rc, 0);
-}
-
 static struct prefetch_recognise *new_recognise(void)
 {
 	struct prefetch_recognise *r;
@@ -50,9 +42,9 @@ static void open_files(struct prefetch_recognise *r, const uint32_t *files, uint
 	for (uint32_t k = 0; k < n; k++) {
 		prefetch_recognise_opened(r, &files[k], 1);
 		if (k % 16 == 15)
-			work(r);
+			recognise_work(r);
 	}
-	work(r);
+	recognise_work(r);
 }
 
 /* Opens 96 files, after which the sampler must be known, and then the rest. */
@@ -147,7 +139,7 @@ static void dalis_shards_are_read_through_one_mount(void **state)
 				rank = (rank + 1) % world;
 			prefetch_recognise_opened(r, &order[(rank * shard + next[rank]++) % N], 1);
 			if (k % 16 == 15)
-				work(r);
+				recognise_work(r);
 		}
 		for (unsigned t = 0; t < recognised_tracks(r); t++) {
 			struct prefetch_recognised track;

@@ -65,14 +65,6 @@ static struct prefetch_recognise *new_recognise(uint32_t seed_max)
 	return r;
 }
 
-static void work(struct prefetch_recognise *r)
-{
-	int rc;
-	while ((rc = prefetch_recognise_step(r, UINT64_C(1000000000))) > 0)
-		;
-	assert_int_equal(rc, 0);
-}
-
 /* Feeds opens, working after each 16; returns how many were fed until a track was ready (at most `max`). */
 static uint32_t feed(struct prefetch_recognise *r, struct loader *loader, uint32_t max)
 {
@@ -83,7 +75,7 @@ static uint32_t feed(struct prefetch_recognise *r, struct loader *loader, uint32
 		prefetch_recognise_opened(r, &file, 1);
 		if (i % 16 != 0)
 			continue;
-		work(r);
+		recognise_work(r);
 		if (prefetch_recognise_get(r, 0, &track) == 0 && track.ready)
 			return i;
 	}
@@ -144,9 +136,9 @@ static void distributed_sampler(
 		uint32_t file = loader_next(&loader);
 		prefetch_recognise_opened(r, &file, 1);
 		if (i % 16 == 0)
-			work(r);
+			recognise_work(r);
 	}
-	work(r);
+	recognise_work(r);
 	struct prefetch_recognised track = only_track(r);
 	assert_int_equal(track.sampler, PREFETCH_SAMPLER_DISTRIBUTED);
 	assert_int_equal(track.seed, seed);
@@ -240,11 +232,11 @@ static void staggered(const struct shard_index *few, uint32_t n, uint64_t id)
 		uint32_t turn = readers[i] % 2 * 32 + early[i]++;
 		prefetch_recognise_opened(r, &order[turn * HOST_RANKS + readers[i] / 2], 1);
 		if (++fed % every == 0)
-			work(r);
+			recognise_work(r);
 		while (first < HOST_READERS && early[first] == HOST_EARLY)
 			first++;
 	}
-	work(r);
+	recognise_work(r);
 	if (prefetch_recognise_get(r, 0, &track) < 0 || track.seed != seed || track.world != 1)
 		fail_msg("id %lu: seed %lu, ranks %u+%u of %u", id, track.seed, track.first, track.ranks, track.world);
 	assert_int_equal(recognised_tracks(r), 1);
@@ -289,13 +281,13 @@ static void host(const struct shard_index *small, uint64_t id)
 			there += ++opens[scratch[file]] == HOST_OPENS;
 			prefetch_recognise_opened(r, &file, 1);
 			if (++fed % every == 0)
-				work(r);
+				recognise_work(r);
 			if (fed >= 512 && there == world &&
 			        (prefetch_recognise_get(r, 0, &track) < 0 || track.world != 1))
 				fail_msg("host %lu: not all of %u ranks after %lu opens", id, world, fed);
 		}
 	}
-	work(r);
+	recognise_work(r);
 	track = only_track(r);
 	if (track.seed != 41 || track.pace.stride != world || track.repeated || track.opens < fed * 99 / 100)
 		fail_msg("host %lu: seed %lu, %u ranks of %u, %lu of %lu opens", id, track.seed, track.pace.stride,
@@ -371,12 +363,12 @@ static void one_schedule(const struct shard_index *small, const struct schedule 
 		while (left-- > 0 && (file = loader_next(&loader)) != UINT32_MAX) {
 			prefetch_recognise_opened(r, &file, 1);
 			if (++fed % s->every == 0)
-				work(r);
+				recognise_work(r);
 			if (recognised_tracks(r) > 1)
 				fail_msg("schedule %lu: a second track after %lu opens", id, fed);
 		}
 	}
-	work(r);
+	recognise_work(r);
 	track = only_track(r);
 	bool whole = s->ranks == s->world;
 	if (track.seed != s->seed + 2 || track.epoch != 2 || track.repeated)
@@ -454,9 +446,9 @@ static void repeat_aug(const struct shard_index *few, uint32_t n, uint32_t world
 		while ((file = loader_next(&loader)) != UINT32_MAX) {
 			prefetch_recognise_opened(r, &file, 1);
 			if (++fed % 16 == 0)
-				work(r);
+				recognise_work(r);
 		}
-		work(r);
+		recognise_work(r);
 		struct prefetch_recognised track = only_track(r);
 		if (track.seed != epoch || track.epoch != epoch || track.repeated || track.world != 1 ||
 		        track.confirmed != (epoch > 0))
@@ -493,11 +485,11 @@ static void ranks_of_few_files(const struct shard_index *few, uint32_t n, uint32
 		for (uint32_t i = 0; (file = loader_next(&loader)) != UINT32_MAX; i++) {
 			prefetch_recognise_opened(r, &file, 1);
 			if (i % 16 == 15)
-				work(r);
+				recognise_work(r);
 			if (recognised_tracks(r) > 1)
 				fail_msg("%u files, seed %u, rank %u of %u: a second track", n, seed, rank, world);
 		}
-		work(r);
+		recognise_work(r);
 		if (prefetch_recognise_get(r, 0, &track) < 0 || track.epoch != epoch || track.seed != seed + epoch ||
 		        track.world != world || track.first != rank || track.ranks != 1)
 			fail_msg("%u files, seed %u, rank %u of %u, epoch %u: not told", n, seed, rank, world, epoch);
@@ -539,7 +531,7 @@ static void batches_dealt_whole_are_recognised(void **state)
 			continue;
 		prefetch_recognise_opened(r, &order[i], 1);
 		if (++fed % 16 == 0)
-			work(r);
+			recognise_work(r);
 	}
 	track = only_track(r);
 	assert_int_equal(track.seed, 11);
@@ -555,7 +547,7 @@ static void run_out(struct prefetch_recognise *r, struct loader *loader)
 	uint32_t file;
 	while ((file = loader_next(loader)) != UINT32_MAX)
 		prefetch_recognise_opened(r, &file, 1);
-	work(r);
+	recognise_work(r);
 }
 
 static void feed_some(struct prefetch_recognise *r, struct loader *loader, uint32_t n)
@@ -564,7 +556,7 @@ static void feed_some(struct prefetch_recognise *r, struct loader *loader, uint3
 		uint32_t file = loader_next(loader);
 		prefetch_recognise_opened(r, &file, 1);
 		if (i % 16 == 15)
-			work(r);
+			recognise_work(r);
 	}
 }
 
@@ -762,10 +754,10 @@ static struct prefetch_scanned scanned(const struct prefetch_recognise *r)
 static void wait_for_scan(struct prefetch_recognise *r)
 {
 	while (scanned(r).running) {
-		work(r);
+		recognise_work(r);
 		usleep(1000);
 	}
-	work(r);
+	recognise_work(r);
 }
 
 /* The opens of one epoch: the scan begins with the first hundred, and ends when the trainer is far ahead. */
@@ -778,7 +770,7 @@ static void scan_epoch(struct prefetch_recognise *r, struct loader *loader, uint
 		file = loader_next(loader);
 		prefetch_recognise_opened(r, &file, 1);
 		if (i % 16 == 0 && i < 2048)
-			work(r);
+			recognise_work(r);
 	}
 	wait_for_scan(r);
 	struct prefetch_recognised track = only_track(r);
@@ -959,7 +951,7 @@ static void two_unseeded_jobs_are_both_followed(void **state)
 			file = loader_next(i % share == 0 ? &one : &two);
 			prefetch_recognise_opened(r, &file, 1);
 			if (i < 1024 && i % 16 == 0)
-				work(r);
+				recognise_work(r);
 		}
 		wait_for_scan(r);
 		struct prefetch_recognised track;
@@ -1012,9 +1004,9 @@ static void validation_and_a_second_job_do_not_disturb(void **state)
 		uint32_t file = loader_next(i % 3 == 0 ? &one : i % 3 == 1 ? &two : &val);
 		prefetch_recognise_opened(r, &file, 1);
 		if (i % 16 == 0)
-			work(r);
+			recognise_work(r);
 	}
-	work(r);
+	recognise_work(r);
 	assert_int_equal(recognised_tracks(r), 3);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(prefetch_recognise_get(r, i, &track), 0);
@@ -1064,11 +1056,11 @@ static void train_and_validation(uint64_t id)
 			while ((file = loader_next(v ? &val : &train)) != UINT32_MAX) {
 				prefetch_recognise_opened(r, &file, 1);
 				if (++fed % every == 0)
-					work(r);
+					recognise_work(r);
 			}
 		}
 	}
-	work(r);
+	recognise_work(r);
 	for (unsigned i = 0; prefetch_recognise_get(r, i, &track) == 0; i++) {
 		explained += track.opens;
 		if (i > 1 || track.repeated || track.epoch != 2 || !strstr(track.list, i ? "val/" : "train/") ||
@@ -1119,9 +1111,9 @@ static void two_jobs(const struct shard_index *few, uint32_t n, uint64_t id)
 		}
 		prefetch_recognise_opened(r, &file, 1);
 		if (++fed % every == 0)
-			work(r);
+			recognise_work(r);
 	}
-	work(r);
+	recognise_work(r);
 	assert_int_equal(recognised_tracks(r), 2);
 	for (unsigned i = 0; i < 2; i++) {
 		struct prefetch_recognised track;
@@ -1180,7 +1172,7 @@ static void shards_twice(uint32_t n, uint32_t seed, uint32_t rank)
 	if (feed(r, &loader, n / 2 < 96 ? n / 2 : 96) == UINT32_MAX) {
 		assert_true(n < 192); /* the epoch is over before all that was needed */
 		prefetch_recognise_pause(r);
-		work(r);
+		recognise_work(r);
 	}
 	struct prefetch_recognised track = only_track(r);
 	assert_true(track.ready && track.shards_twice);
@@ -1250,7 +1242,7 @@ static void own_orders_are_recognised_wherever_they_are_entered(void **state)
 	for (uint32_t i = 50000; i < 50200; i++) {
 		own_at(NULL, 7, i, &file);
 		prefetch_recognise_opened(r, &file, 1);
-		work(r);
+		recognise_work(r);
 	}
 	struct prefetch_recognised track = only_track(r);
 	assert_int_equal(track.sampler, PREFETCH_SAMPLER_OWN);
@@ -1288,14 +1280,14 @@ static void own_order(
 				prefetch_recognise_opened(r, &one, 1);
 			}
 			if (fed % 16 < files)
-				work(r);
+				recognise_work(r);
 			missed += fed > 96 * (uint64_t)files && recognised_tracks(r) == 0;
 			if (recognised_tracks(r) > 1)
 				fail_msg(
 				        "epoch %u, rank %u of %u: a second track after %lu opens", e, rank, world, fed);
 		}
 	}
-	work(r);
+	recognise_work(r);
 	track = only_track(r);
 	if (missed || track.sampler != PREFETCH_SAMPLER_OWN || track.seed != epoch + 2 || track.epoch != 2 ||
 	        track.world != world || track.first != rank || track.ranks != 1 || track.repeated)
@@ -1335,7 +1327,7 @@ static void nothing_in(struct prefetch_recognise *r, uint32_t n, uint32_t base, 
 	prefetch_recognise_pause(r);
 	for (uint32_t i = 0; i < opens; i += 100) {
 		prefetch_recognise_opened(r, scratch + i, opens - i < 100 ? opens - i : 100);
-		work(r);
+		recognise_work(r);
 	}
 	if (prefetch_recognise_get(r, 0, &track) == 0)
 		fail_msg("%u files: taken for %s, score %g", n, prefetch_recognise_describe(&track, text, sizeof(text)),
@@ -1460,11 +1452,11 @@ static void contiguous_parts(const struct shard_index *few, const struct synth *
 			}
 			prefetch_recognise_opened(r, &file, 1);
 			if (++fed % every == 0)
-				work(r);
+				recognise_work(r);
 			expected += is_soon(r, file, ++of_epoch, 16 * (uint64_t)world * batch);
 		}
 	}
-	work(r);
+	recognise_work(r);
 	if (recognised_tracks(r) != 1 || prefetch_recognise_get(r, 0, &track) < 0)
 		fail_msg("id %lu, %u ranks, batch %u, every %u, late %u: %u wrong, %u tracks", id, world, batch, every,
 		        late, searched(r).wrong, recognised_tracks(r));
@@ -1528,13 +1520,13 @@ static void one_rank_is_far_ahead(
 		}
 		prefetch_recognise_opened(r, &file, 1);
 		if (++fed % 16 == 0)
-			work(r);
+			recognise_work(r);
 		if (fed == PART &&
 		        (prefetch_recognise_get(r, 0, &track) < 0 || track.parts != RANKS || track.opens + 64 < fed))
 			fail_msg("lead %u, late %u: not in %u parts after %u opens, %u wrong", lead, late, RANKS, fed,
 			        searched(r).wrong);
 	}
-	work(r);
+	recognise_work(r);
 	for (unsigned i = 0; prefetch_recognise_get(r, i, &track) == 0; i++) {
 		assert_int_equal(track.sampler, PREFETCH_SAMPLER_SORTED);
 		opens += track.opens;
@@ -1584,9 +1576,9 @@ static void ranks_out_of_step(const struct shard_index *few, uint64_t id)
 		opened[rank]++;
 		prefetch_recognise_opened(r, &file, 1);
 		if (++fed % every == 0)
-			work(r);
+			recognise_work(r);
 	}
-	work(r);
+	recognise_work(r);
 	if (recognised_tracks(r) != 1 || prefetch_recognise_get(r, 0, &track) < 0 || track.epoch != EPOCHS - 1 ||
 	        track.opens + fed / 20 < fed)
 		fail_msg("id %lu, %u ranks, lag %u, every %u: %u wrong, %u tracks, epoch %lu, %lu of %u opens, %s", id,
@@ -1632,7 +1624,7 @@ static void a_wrong_match_is_dropped_after_a_few_opens(void **state)
 	for (uint32_t i = 100; i < 800; i++) {
 		prefetch_recognise_opened(r, &scratch[i], 1);
 		if (i % 8 == 0)
-			work(r);
+			recognise_work(r);
 		if (i >= 100 + 400)
 			assert_int_equal(recognised_tracks(r), 0);
 	}
@@ -1655,7 +1647,7 @@ static void what_was_recognised_is_followed_by_a_successor(uint32_t world, uint3
 	prefetch_recognise_free(r);
 	r = new_recognise(0);
 	assert_int_equal(prefetch_recognise_restore(r, saved, 1), 0);
-	work(r);
+	recognise_work(r);
 	struct prefetch_recognised track = only_track(r);
 	assert_true(track.ready && track.unverified);
 	assert_predicts(r, track.id, 0, &loader, order);
@@ -1796,7 +1788,7 @@ static void a_look_is_not_lost_while_the_seeds_of_another_are_tried(void **state
 	prefetch_recognise_opened(r, order, RING_OPENS);
 	step_to_seeds(r);
 	prefetch_recognise_opened(r, order + RING_OPENS, NEXT_RING);
-	work(r);
+	recognise_work(r);
 	assert_int_equal(only_track(r).seed, 4711);
 	prefetch_recognise_free(r);
 }
@@ -1815,7 +1807,7 @@ static void a_generator_that_is_seeded_for_each_epoch_is_followed(void **state)
 		shard_mt19937_next64(&mt); /* the loader's base seed */
 		skipped_randperm(&mt, N, order);
 		prefetch_recognise_opened(r, order + LATE, OPENS);
-		work(r);
+		recognise_work(r);
 		struct prefetch_recognised track = only_track(r);
 		assert_int_equal(track.sampler, PREFETCH_SAMPLER_GENERATOR);
 		assert_int_equal(track.seed, seed);
@@ -1824,7 +1816,7 @@ static void a_generator_that_is_seeded_for_each_epoch_is_followed(void **state)
 			assert_int_equal(searched(r).seeds, seeds);
 		prefetch_recognise_opened(r, order, LATE);
 		prefetch_recognise_opened(r, order + LATE + OPENS, N - LATE - OPENS);
-		work(r);
+		recognise_work(r);
 		assert_in_range(only_track(r).opens, seed * (N - 16), seed * N);
 	}
 	prefetch_recognise_free(r);
@@ -1873,13 +1865,13 @@ static void a_generator_that_was_seeded_anew_is_expected_to_be_again(void **stat
 		}
 		assert_predicts(r, track.id, 0, &loader, order);
 		run_out(r, &loader);
-		work(r);
+		recognise_work(r);
 	}
 	assert_int_equal(prefetch_recognise_save(r, saved), 1);
 	prefetch_recognise_free(r);
 	r = new_recognise(0);
 	assert_int_equal(prefetch_recognise_restore(r, saved, 1), 0);
-	work(r);
+	recognise_work(r);
 	generator_order(EPOCHS + 1, order);
 	struct loader loader = loader_of(order, N, 1, 0, 1, 2);
 	assert_predicts(r, only_track(r).id, 1, &loader, order);
@@ -1934,16 +1926,16 @@ static void what_was_left_over_is_forgotten(void **state)
 	(void)state;
 	randperm(N, 4711, 0, order);
 	prefetch_recognise_opened(r, order, BEFORE);
-	work(r);
+	recognise_work(r);
 	order_of_nobody(VAL, 79);
 	for (uint32_t i = 0; i < LEFT_OVER; i++)
 		scratch[i] += N;
 	prefetch_recognise_opened(r, scratch, LEFT_OVER);
 	prefetch_recognise_opened(r, order + BEFORE, N - BEFORE);
-	work(r);
+	recognise_work(r);
 	randperm(N, 777, 0, order);
 	prefetch_recognise_opened(r, order, OPENS);
-	work(r);
+	recognise_work(r);
 	struct prefetch_recognised track = only_track(r);
 	assert_int_equal(track.seed, 777);
 	assert_int_equal(track.epoch, 1);
@@ -1959,11 +1951,11 @@ static void an_epoch_after_one_in_vain_is_looked_at_alone(void **state)
 	(void)state;
 	order_of_nobody(N, 80);
 	prefetch_recognise_opened(r, scratch, N);
-	work(r);
+	recognise_work(r);
 	randperm(N, 47, 0, order);
 	for (; recognised_tracks(r) == 0 && opens < 512; opens++) {
 		prefetch_recognise_opened(r, order + opens, 1);
-		work(r);
+		recognise_work(r);
 	}
 	assert_int_equal(only_track(r).seed, 47);
 	assert_int_equal(only_track(r).after, opens);
@@ -1994,9 +1986,9 @@ static void a_finished_track_explains_no_opens_of_the_next_epoch(void **state)
 	(void)state;
 	randperm(N, 4711, 0, order);
 	prefetch_recognise_opened(r, order, 600);
-	work(r);
+	recognise_work(r);
 	prefetch_recognise_opened(r, order + 600, N - 600);
-	work(r);
+	recognise_work(r);
 	uint64_t unexplained = searched(r).unexplained;
 	order_of_nobody(N, 83);
 	prefetch_recognise_opened(r, scratch, N);
@@ -2125,7 +2117,7 @@ static void a_reader_who_goes_through_a_list_is_not_searched_for_seeds(void **st
 		shuffle_by_nobody(scratch + i, 200, &random);
 	for (uint32_t i = 0; i < 300; i++) {
 		prefetch_recognise_opened(r, &scratch[i], 1);
-		work(r);
+		recognise_work(r);
 	}
 	assert_int_equal(recognised_tracks(r), 0);
 	assert_true(searched(r).looks > 4);
@@ -2155,10 +2147,10 @@ static void all_seeds_are_scanned_by_threads(void **state)
 		uint32_t file = loader_next(&loader);
 		assert_int_not_equal(file, UINT32_MAX);
 		prefetch_recognise_opened(r, &file, 1);
-		work(r);
+		recognise_work(r);
 		usleep(1000);
 	}
-	work(r);
+	recognise_work(r);
 	assert_int_equal(only_track(r).seed, UNLIKELY);
 	feed_some(r, &loader, 1000);
 	assert_predicts(r, only_track(r).id, 0, &loader, order);

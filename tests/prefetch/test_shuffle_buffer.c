@@ -18,14 +18,6 @@ enum { CLASSES = 20, PER_CLASS = 500, N = CLASSES * PER_CLASS, EPOCHS = 3, OPENS
 static struct shard_index *dataset;
 static uint32_t list[N], order[N];
 
-static void work(struct prefetch_recognise *r)
-{
-	int rc;
-	while ((rc = prefetch_recognise_step(r, UINT64_C(1000000000))) > 0)
-		;
-	assert_int_equal(rc, 0);
-}
-
 static struct prefetch_recognise *new_recognise(void)
 {
 	struct prefetch_recognise *r;
@@ -74,7 +66,7 @@ static uint32_t open_some(struct prefetch_recognise *r, const uint32_t *files, u
 	for (uint32_t i = 0; i < n; i++) {
 		prefetch_recognise_opened(r, &files[i], 1);
 		if (i % 16 == 15)
-			work(r);
+			recognise_work(r);
 		if (prefetch_recognise_get(r, 0, &track) == 0 && track.ready)
 			return i + 1;
 	}
@@ -86,9 +78,9 @@ static void open_rest(struct prefetch_recognise *r, const uint32_t *files, uint3
 	for (uint32_t i = from; i < n; i++) {
 		prefetch_recognise_opened(r, &files[i], 1);
 		if (i % 16 == 15)
-			work(r);
+			recognise_work(r);
 	}
-	work(r);
+	recognise_work(r);
 }
 
 static struct prefetch_recognised only_track(struct prefetch_recognise *r)
@@ -196,10 +188,10 @@ static void a_repeated_dataset_is_followed(void **state)
 		for (uint32_t k = 0; k < n; k++) {
 			prefetch_recognise_opened(r, &opened[k], 1);
 			if (k % 16 == 15)
-				work(r);
+				recognise_work(r);
 			lost += k >= OPENS_MAX && recognised_tracks(r) != 1;
 		}
-		work(r);
+		recognise_work(r);
 		struct prefetch_recognised track = only_track(r);
 		if (lost > 0 || track.epoch + 1 != EPOCHS || track.opens + EPOCHS * 8 < n || wrong(r) > 0)
 			fail_msg("buffer %u: lost for %u opens, epoch %u, %u opens of %u, %u wrong", i, lost,
@@ -227,7 +219,7 @@ static void a_buffer_that_looked_too_large_shrinks_again(void **state)
 				prefetch_recognise_opened(r, &ahead, 1);
 			prefetch_recognise_opened(r, &order[k], 1);
 			if (k % 16 == 15)
-				work(r);
+				recognise_work(r);
 		}
 		track = only_track(r);
 		assert_int_equal(track.epoch, epoch);
@@ -253,7 +245,7 @@ static void other_readers_do_not_matter(void **state)
 				prefetch_recognise_opened(r, &(uint32_t){ (uint32_t)(loader_random(&random) % N) }, 1);
 			prefetch_recognise_opened(r, &order[k], 1);
 			if (k % 16 == 15)
-				work(r);
+				recognise_work(r);
 		}
 	}
 	struct prefetch_recognised track = only_track(r);
@@ -313,7 +305,7 @@ static void a_successor_goes_on_with_a_buffer(void **state)
 	assert_string_equal(text, "sorted order behind a shuffle buffer of about 1000");
 	assert_int_equal(prefetch_recognise_save(r, saved), 1);
 	assert_int_equal(prefetch_recognise_restore(later, saved, 1), 0);
-	work(later);
+	recognise_work(later);
 	open_rest(later, order, N / 2, N);
 	struct prefetch_recognised track = only_track(later);
 	assert_false(track.unverified);

@@ -188,14 +188,6 @@ static uint64_t random_seed(uint64_t usual)
 	return given ? strtoull(given, NULL, 10) : usual;
 }
 
-static void work(struct prefetch_recognise *r)
-{
-	int rc;
-	while ((rc = prefetch_recognise_step(r, UINT64_C(1000000000))) > 0)
-		;
-	assert_int_equal(rc, 0);
-}
-
 static struct prefetch_recognise *new_recognise(uint32_t seed_max)
 {
 	struct prefetch_recognise *r;
@@ -224,7 +216,7 @@ static uint32_t open_some(struct prefetch_recognise *r, const uint32_t *files, u
 	for (uint32_t i = 0; i < n; i++) {
 		prefetch_recognise_opened(r, &files[i], 1);
 		if (i % 16 == 15)
-			work(r);
+			recognise_work(r);
 		if (prefetch_recognise_get(r, 0, &track) == 0 && track.ready)
 			return i + 1;
 	}
@@ -285,7 +277,7 @@ static void each_family_is_recognised_however_it_is_dealt(void **state)
 			fail_msg("family %u, seed %u, deal %u: %s", f, seed, deal, text);
 		for (uint32_t k = opens; k < 1000; k++)
 			prefetch_recognise_opened(r, &dealt[k], 1);
-		work(r);
+		recognise_work(r);
 		track = only_track(r);
 		prefetch_recognise_describe(&track, text, sizeof(text));
 		if (missed(r, track.id, 0, dealt, n) > 0)
@@ -322,9 +314,9 @@ static void epochs_are_followed_however_they_follow(void **state)
 			for (uint32_t k = 0; k < N; k++) {
 				prefetch_recognise_opened(r, &order[k], 1);
 				if (k % 16 == 15)
-					work(r);
+					recognise_work(r);
 			}
-			work(r);
+			recognise_work(r);
 			struct prefetch_recognised track = only_track(r);
 			misses += epoch > 0 ? missed(r, track.id, 0, order, N) : 0;
 			shuffle.seed += shuffle.step;
@@ -365,9 +357,9 @@ static void a_ranks_own_part_is_recognised(void **state)
 			for (uint32_t k = opens; k < PART; k++) {
 				prefetch_recognise_opened(r, &files[k], 1);
 				if (k % 16 == 15)
-					work(r);
+					recognise_work(r);
 			}
-			work(r);
+			recognise_work(r);
 			track = only_track(r);
 			assert_int_equal(track.sampler, families[i / 2].sampler);
 			assert_true(strstr(track.list, stride ? ", every 8. from 3 on" : ", 3750 to 4999"));
@@ -378,7 +370,7 @@ static void a_ranks_own_part_is_recognised(void **state)
 		struct prefetch_recognise *later = new_recognise(100);
 		assert_int_equal(prefetch_recognise_save(r, saved), 1);
 		assert_int_equal(prefetch_recognise_restore(later, saved, 1), 0);
-		work(later);
+		recognise_work(later);
 		assert_int_equal(missed(later, only_track(later).id, 0, files, PART), 0);
 		prefetch_recognise_free(later);
 		prefetch_recognise_free(r);
@@ -418,9 +410,9 @@ static void a_sample_of_a_part_has_its_length(void **state)
 				uint32_t turn = workers ? turn_of_two_workers(k, n) : k;
 				prefetch_recognise_opened(r, &(uint32_t){ first + order[turn] }, 1);
 				if (k % 16 == 15)
-					work(r);
+					recognise_work(r);
 			}
-			work(r);
+			recognise_work(r);
 			track = only_track(r);
 			if (track.turns != n || track.generation > epoch + 3) {
 				prefetch_recognise_describe(&track, text, sizeof(text));
@@ -454,13 +446,13 @@ static void a_sample_recognised_late_is_followed_from_where_its_trainer_is(void 
 		whole(n, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_SAMPLE, .seed = i / 2 * 5 }, at);
 		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 		prefetch_recognise_opened(r, at, LATE);
-		work(r);
+		recognise_work(r);
 		struct prefetch_recognised late = only_track(r);
 		if (late.turns != n || late.turn + AROUND < LATE || late.turn > LATE + AROUND)
 			fail_msg("case %u, %u files: turn %u of %u", i, n, (unsigned)late.turn, (unsigned)late.turns);
 		changes += late.generation > 0;
 		prefetch_recognise_opened(r, at + LATE, MORE);
-		work(r);
+		recognise_work(r);
 		assert_int_equal(only_track(r).opens, late.opens + MORE);
 		assert_int_equal(only_track(r).turn, LATE + MORE);
 		prefetch_recognise_free(r);
@@ -495,9 +487,9 @@ static void a_shuffled_list_by_name_is_recognised(void **state)
 			for (uint32_t k = opens; k < N; k++) {
 				prefetch_recognise_opened(r, &dealt[k], 1);
 				if (k % 16 == 15)
-					work(r);
+					recognise_work(r);
 			}
-			work(r);
+			recognise_work(r);
 			track = only_track(r);
 			assert_int_equal(track.sampler, families[f].sampler);
 			assert_true(strstr(track.list, "sorted by name over all directories"));
@@ -540,7 +532,7 @@ static void a_seed_that_a_stranger_hides_is_tried_again(void **state)
 		prefetch_recognise_opened(r, order, AT);
 		prefetch_recognise_opened(r, &order[N - 1 - EARLY], 1);
 		prefetch_recognise_opened(r, order + AT, OPENS_MAX - AT - 1);
-		work(r);
+		recognise_work(r);
 		struct prefetch_recognised track = only_track(r);
 		assert_int_equal(track.sampler, families[f].sampler);
 		assert_int_equal(track.seed, SEED);
@@ -571,10 +563,10 @@ static void ranks_with_their_own_parts_are_recognised(void **state)
 					rank = (rank + 1) % world;
 				prefetch_recognise_opened(r, &(uint32_t){ rank * part + at[rank][next[rank]++] }, 1);
 				if (k % 16 == 15)
-					work(r);
+					recognise_work(r);
 			}
 		}
-		work(r);
+		recognise_work(r);
 		for (unsigned t = 0; t < recognised_tracks(r); t++) {
 			struct prefetch_recognised track;
 			assert_int_equal(prefetch_recognise_get(r, t, &track), 0);
@@ -642,7 +634,7 @@ static void ranks_with_their_own_parts_are_found_again_after_a_jump(void **state
 				uint32_t file = rank * part + own[rank].at[own[rank].next++];
 				prefetch_recognise_opened(r, &file, 1);
 				if (opens % 16 == 15)
-					work(r);
+					recognise_work(r);
 				found = opens % 16 == 15 && own_parts_are_followed(r, first, n, part, seeds[jump]);
 			}
 			if (!found && !own_parts_are_followed(r, first, n, part, seeds[jump]))
@@ -676,9 +668,9 @@ static void dali_is_recognised_and_followed(void **state)
 			for (uint32_t k = 0; k < N; k++) {
 				prefetch_recognise_opened(r, &order[k], 1);
 				if (k % 16 == 15)
-					work(r);
+					recognise_work(r);
 			}
-			work(r);
+			recognise_work(r);
 		}
 		struct prefetch_recognised track = only_track(r);
 		assert_int_equal(missed(r, track.id, 0, order, N), 0);
@@ -701,7 +693,7 @@ static void a_reader_of_dali_goes_from_shard_to_shard(void **state)
 		for (uint32_t k = 0; k < n; k++) {
 			prefetch_recognise_opened(r, &order[(shard + k) % N], 1);
 			if (k % 16 == 15)
-				work(r);
+				recognise_work(r);
 		}
 		for (unsigned t = 0; t < recognised_tracks(r); t++) {
 			struct prefetch_recognised track;
@@ -740,13 +732,13 @@ static void files_that_come_twice_hide_no_epoch(void **state)
 	for (uint32_t k = 0; k < N; k++) {
 		prefetch_recognise_opened(r, &order[k], 1);
 		if (k % 16 == 15)
-			work(r);
+			recognise_work(r);
 	}
 	whole(N, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_NUMPY, .seed = 2500 }, order);
 	for (uint32_t k = 0; k < N / 4; k++) {
 		prefetch_recognise_opened(r, &order[k], 1);
 		if (k % 16 == 15)
-			work(r);
+			recognise_work(r);
 	}
 	assert_int_equal(only_track(r).seed, 2500);
 	prefetch_recognise_free(r);
@@ -773,19 +765,19 @@ static void a_successor_goes_on_with_a_shuffle(void **state)
 			for (uint32_t k = 0; k < (epoch == 2 ? n / 2 : n); k++) {
 				prefetch_recognise_opened(r, &dealt[k], 1);
 				if (k % 16 == 15)
-					work(r);
+					recognise_work(r);
 			}
 			shuffle.seed += shuffle.step;
 		}
-		work(r);
+		recognise_work(r);
 		assert_int_equal(missed(r, only_track(r).id, 0, dealt, n), 0);
 		if (prefetch_recognise_save(r, saved) != 1)
 			fail_msg("case %u is not saved", i);
 		assert_int_equal(prefetch_recognise_restore(later, saved, 1), 0);
-		work(later);
+		recognise_work(later);
 		for (uint32_t k = n / 2; k < n; k++)
 			prefetch_recognise_opened(later, &dealt[k], 1);
-		work(later);
+		recognise_work(later);
 		if (recognised_tracks(later) != 1)
 			fail_msg("case %u is lost", i);
 		struct prefetch_recognised track = only_track(later);
@@ -824,12 +816,12 @@ static void the_whole_is_not_taken_for_the_first_part(void **state)
 		whole(N, &(struct prefetch_shuffle){ .kind = families[i % FAMILIES].kind, .seed = 42 }, order);
 		prefetch_recognise_opened(r, order, 160);
 		prefetch_recognise_pause(r);
-		work(r);
+		recognise_work(r);
 		for (uint32_t k = 160; k < N; k++) {
 			misses += k >= RECOGNISED && !is_expected(r, order[k]);
 			prefetch_recognise_opened(r, &order[k], 1);
 			if (k % 16 == 15)
-				work(r);
+				recognise_work(r);
 		}
 		if (misses > 0)
 			fail_msg("family %u, %u opens before: %u are not expected", i % FAMILIES, before, misses);
@@ -845,7 +837,7 @@ static uint32_t opens_behind_strangers(unsigned family, uint32_t seed, uint32_t 
 	for (uint32_t k = 0; k < before; k++) {
 		prefetch_recognise_opened(r, &(uint32_t){ (uint32_t)(loader_random(random) % N) }, 1);
 		if (k % 16 == 15)
-			work(r);
+			recognise_work(r);
 	}
 	whole(N, &(struct prefetch_shuffle){ .kind = families[family].kind, .seed = seed }, order);
 	uint32_t opens = open_some(r, order, 512);
@@ -872,7 +864,7 @@ static void an_epoch_is_found_behind_opens_of_others(void **state)
 		uint32_t first = opens_behind_strangers(f, 42, before, &random);
 		uint32_t likely = opens_behind_strangers(f, 700, before, &random);
 		/* The tail moves on by a third; likely seeds are tried after each third look.  Files that others opened
-		 * a moment ago do not count, so a look may be late by the 16 opens between two calls of work(). */
+		 * a moment ago do not count, so a look may be late by 16 opens. */
 		if (first > OPENS_MAX + 32 + 16 || likely > 2 * OPENS_MAX + 3 * 16)
 			fail_msg("family %u, %u opens before: %u and %u opens", f, before, first, likely);
 	}
@@ -903,7 +895,7 @@ static void strangers_a_little_ahead_are_not_the_trainers_place(void **state)
 			prefetch_recognise_opened(r, &(uint32_t){ (uint32_t)(loader_random(&random) % FILES) }, 1);
 		prefetch_recognise_opened(r, order, OPENED);
 		prefetch_recognise_pause(r);
-		work(r);
+		recognise_work(r);
 		struct prefetch_recognised track;
 		if (prefetch_recognise_get(r, 0, &track) < 0)
 			fail_msg("case %u is not recognised", i);
@@ -924,7 +916,7 @@ static void a_stranger_among_the_first_opens_is_not_the_trainers_place(void **st
 	prefetch_recognise_opened(r, order, AT);
 	prefetch_recognise_opened(r, &order[AHEAD], 1);
 	prefetch_recognise_opened(r, order + AT, OPENED - AT);
-	work(r);
+	recognise_work(r);
 	assert_in_range(only_track(r).turn, OPENED - 8, OPENED);
 	prefetch_recognise_free(r);
 }

@@ -8,15 +8,10 @@
 
 #include "prefetch/sampler/recognise_private.h"
 #include "shard/torch_rng.h"
+#include "tests/prefetch/loader.h"
 #include "tests/shard/synth.h"
 
 enum { N = 10000, FEW = 12 /* opens of a new epoch: 16 show that it has begun */ };
-
-static void work(struct prefetch_recognise *r)
-{
-	while (prefetch_recognise_step(r, UINT64_C(1000000000)) > 0)
-		;
-}
 
 /* The track hears of each open once when it comes, and once more in the sift.  In the middle of the sift it knows that
  * an epoch has begun, and then explains the opens that were asked for before. */
@@ -32,9 +27,9 @@ static void a_track_that_changes_in_a_sift_is_asked_again(void **state)
 	for (uint32_t i = 0; i < N; i++) {
 		prefetch_recognise_opened(r, &order[i], 1);
 		if (i % 16 == 15)
-			work(r);
+			recognise_work(r);
 	}
-	work(r);
+	recognise_work(r);
 	assert_int_equal(r->n_tracks, 1);
 	assert_int_equal(r->n_ring, 0);
 	shard_torch_randperm(N, 4, order);

@@ -485,7 +485,7 @@ static uint32_t epochs_after_reads(bool tells)
 	return n;
 }
 
-/* Chunks of an announced list, and other trainers, count from numbers of their own. */
+/* Streams of announced lists and of other trainers have their own epoch numbers. */
 static void epochs_of_an_order_that_is_not_told_are_no_epochs_of_the_told_one(void **state)
 {
 	(void)state;

@@ -19,14 +19,6 @@ static const enum prefetch_shuffle_kind families[] = { PREFETCH_SHUFFLE_NUMPY, P
 	PREFETCH_SHUFFLE_NUMPY_RNG, PREFETCH_SHUFFLE_SAMPLE };
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
-static void work(struct prefetch_recognise *r)
-{
-	int rc;
-	while ((rc = prefetch_recognise_step(r, UINT64_C(1000000000))) > 0)
-		;
-	assert_int_equal(rc, 0);
-}
-
 struct job {
 	unsigned family, epoch;
 	uint32_t seed, n, next;
@@ -87,7 +79,7 @@ static void open_next(struct pair *pair)
 	struct job *job = &jobs[second];
 	prefetch_recognise_opened(pair->r, &job->at[job->next], 1);
 	if (++pair->opens % 16 == 0)
-		work(pair->r);
+		recognise_work(pair->r);
 	if (++job->next == job->n) {
 		job->epoch++;
 		shuffle(job);
@@ -101,7 +93,7 @@ static void read_to_the_end(struct pair *pair, uint32_t missed)
 	struct prefetch_recognised track;
 	while (pair->jobs[0].epoch < EPOCHS || pair->jobs[1].epoch < EPOCHS)
 		open_next(pair);
-	work(pair->r);
+	recognise_work(pair->r);
 	for (unsigned t = 0; prefetch_recognise_get(pair->r, t, &track) == 0; t++) {
 		assert_int_equal(track.repeated, 0);
 		followed += track.opens;
