@@ -138,7 +138,7 @@ bool cache_tier_has(struct cache_tier *tier, const struct cache_tier_block *bloc
  * for all ranks of a job.  rank: below CACHE_TIER_RANKS_MAX.
  * Returns 0 or an error of fcntl(2). */
 int cache_tier_join(struct cache_tier *tier, uint64_t order, uint32_t rank);
-/* Ends what this process has joined.  Until it joins again, no put may tell a next use. */
+/* Ends what this process has joined.  Until it joins again, the next uses that puts tell are ignored. */
 void cache_tier_leave(struct cache_tier *tier);
 /* Sets the bits of the ranks below `world` that other processes have joined with. */
 void cache_tier_ranks(struct cache_tier *tier, uint32_t world, uint64_t *ranks);

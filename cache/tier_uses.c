@@ -40,7 +40,7 @@ struct cache_tier_uses {
 		uint32_t n_ranks;              /* for which it was made */
 		struct cache_use_table *table; /* NULL: none is told */
 	} tables[EPOCHS];
-	uint32_t world;
+	uint32_t world;   /* of a view it is constant, and read without the lock */
 	uint64_t *ranks;  /* a bit for each rank of this host; NULL: no order is told */
 	uint32_t n_ranks; /* that were here at the latest look */
 	bool joined;      /* this process has a rank */
@@ -336,7 +336,7 @@ uint32_t cache_tier_uses_epochs(struct cache_tier_uses *uses)
 {
 	uint32_t n = 0;
 	lock_for_scope(&uses->lock);
-	if (!uses->joined || uses->all)
+	if (!uses->joined || uses->all || (uses->groups && !uses->redeal))
 		return 0;
 	for (uint32_t i = 0; i < EPOCHS; i++)
 		n += uses->tables[i].table && uses->tables[i].epoch >= uses->latest;

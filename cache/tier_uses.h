@@ -5,8 +5,9 @@
  * this host reads it is found by the inverse of the order, epoch after epoch, in a microsecond or two.  Ranks of the
  * host find each other by locks in the tier (cache_tier_join).
  *
- * The tier is not told next uses in three cases: the ranks of this host read all samples in each epoch; they keep one
- * group for ever; or the tier has room for the whole dataset.  Then it keeps what it has.
+ * The tier is not told next uses if the ranks of this host read all samples in each epoch, if they keep one group for
+ * ever, or if the tier has room for the whole dataset.  It is not told them either before the first rank is added, or
+ * while there are no tables.  Then it keeps what it has.
  *
  * A trainer may have an order of its own.  Whoever knows it tells the uses of each epoch by a table:
  *
@@ -64,10 +65,11 @@ struct cache_tier_told {
 	uint32_t first, n; /* this process reads for the ranks first .. first + n - 1 */
 };
 /* Says that tables of this order follow, and forgets those of another one.
- * Returns 0; -ERANGE: the world has too many ranks for a tier; -ENOMEM; an error of fcntl(2).  After an error, nothing
- * is told. */
+ * Returns 0; -ERANGE: the world has too many ranks for a tier, or does not have these; -ENOMEM; an error of fcntl(2).
+ * After an error, nothing is told. */
 int cache_tier_uses_follow(struct cache_tier_uses *uses, const struct cache_tier_told *told);
-/* Copies which ranks of the followed order are read on this host: bits_new(world) bits.  Returns how many they are. */
+/* Copies which ranks of the followed order are read on this host: bits_new(world) bits.  Returns how many they are;
+ * 0: no order is followed, and ret_ranks is as it was. */
 uint32_t cache_tier_uses_ranks(struct cache_tier_uses *uses, uint64_t *ret_ranks);
 /* Tells when the ranks of this host use each sample in an epoch.  It owns the table from then on, and frees those of
  * epochs that are too far from it. */

@@ -21,7 +21,7 @@
 
 enum {
 	CHECK_MS = 1000,
-	PAUSES = 3, /* between two times of work, each as long as the work was */
+	PAUSES = 3, /* the pause after a piece of work is so many times as long as the work */
 };
 #define CHECK_NS UINT64_C(1000000000)
 #define WORK_NS UINT64_C(20000000)      /* one table of 10^6 samples takes longer */

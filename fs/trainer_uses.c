@@ -183,10 +183,12 @@ bool fs_trainer_uses_step(struct fs_trainer_uses *tu, struct prefetch_recognise 
 		tu->id = tu->generation = UINT32_MAX;
 		return false;
 	}
-	if (tu->id != chosen.id || tu->track.epoch != chosen.epoch)
+	bool other = tu->id != chosen.id || tu->generation != chosen.generation;
+	bool next_epoch = tu->id != chosen.id || tu->track.epoch != chosen.epoch;
+	if (next_epoch)
 		tu->end = UINT64_MAX;
 	tu->track = chosen;
-	if (tu->id != chosen.id || tu->generation != chosen.generation) {
+	if (other || (next_epoch && !tu->follows)) {
 		leave(tu);
 		follow(tu);
 	}

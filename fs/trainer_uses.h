@@ -4,14 +4,15 @@
  *     recogniser: seed, epoch, rank, world --> permutation of each later epoch --> table --> cache/tier_uses.h
  *
  * One order is told at a time: of the recognised ones that read only a part of their list, the one with the most turns
- * in an epoch. Its tables are made in the background, one after the other, from the present epoch on. With more than
- * the permutations of this epoch and the next one, that goes only for samplers that are seeded anew for each epoch
- * (prefetch_recognise_perm). While the order is lost, or the same permutation is expected again, nothing is told.
+ * in an epoch. Its tables are made in the background, one after the other, from the present epoch on. Of a sampler that
+ * is not seeded anew for each epoch, only the permutations of this epoch and the next one are known
+ * (prefetch_recognise_perm), so only these two have tables. While the order is lost, or the same permutation is
+ * expected again, nothing is told.
  *
  * Work: for each epoch a permutation, and a look into the index for each turn of this host. Memory besides the tables:
  * a permutation (8 bytes a file) while a table is made, and a bit for each rank.
  *
- * Threads: the recognise thread of the view. */
+ * Threads: the recognise thread of the view. Whoever makes and frees it does so before and after that thread. */
 #ifndef DDPFS_FS_TRAINER_USES_H
 #define DDPFS_FS_TRAINER_USES_H
 
@@ -24,7 +25,8 @@
 
 struct fs_trainer_uses; /* opaque */
 
-/* uses: made by cache_tier_uses_new_told. Neither is owned; they outlive it. Returns 0 or -ENOMEM. */
+/* uses: made by cache_tier_uses_new_told. Neither is owned. Before `uses` ends, call fs_trainer_uses_step with NULL:
+ * then it is not touched any more. Returns 0 or -ENOMEM. */
 int fs_trainer_uses_new(const struct shard_index *index, struct cache_tier_uses *uses, struct fs_trainer_uses **ret_tu);
 
 /* Looks at what is recognised (NULL: nothing), and works for about `max_ns`. Returns true if there is more to do now.

@@ -456,6 +456,39 @@ static void before_the_first_rank_nothing_is_told(void **state)
 	synth_close(index);
 }
 
+static void a_group_that_is_kept_for_ever_tells_nothing(void **state)
+{
+	struct shard_index *index = tier_simulated_dataset(N / 4);
+	struct host host =
+	        host_of(index, (struct shard_view_options){ .rank = 1, .world = 4, .groups = 4 }, LARGE / 40 * 12);
+	(void)state;
+	epoch_of(&host, 0);
+	assert_int_equal(cache_tier_uses_epochs(host.uses), 0);
+	host_done(&host);
+	synth_close(index);
+}
+
+static void a_told_order_has_the_ranks_that_it_says(void **state)
+{
+	static const struct cache_tier_told wrong[] = {
+		{ .order = 7, .world = CACHE_TIER_RANKS_MAX + 1, .n = 1 },
+		{ .order = 7, .world = 4, .first = 5, .n = 1 },
+		{ .order = 7, .world = 4, .first = 2, .n = 3 },
+	};
+	struct shard_index *index = tier_simulated_dataset(N / 4);
+	struct cache_tier *tier = tier_simulated_opened(shard_index_info(index)->identity, LARGE / 40 * 12);
+	struct cache_tier_uses *uses;
+	(void)state;
+	assert_int_equal(cache_tier_uses_new_told(tier, index, &uses), 0);
+	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		assert_int_equal(cache_tier_uses_follow(uses, &wrong[i]), -ERANGE);
+		assert_int_equal(cache_tier_uses_epochs(uses), 0);
+	}
+	cache_tier_uses_free(uses);
+	cache_tier_close(tier);
+	synth_close(index);
+}
+
 static void a_group_keeps_its_samples_until_the_next_deal(void **state)
 {
 	struct shard_index *index = tier_simulated_dataset(N / 4);
@@ -502,6 +535,8 @@ int main(void)
 		TEST(ranks_of_one_process_are_ranks_of_the_host),
 		TEST(before_the_first_rank_nothing_is_told),
 		TEST(a_group_keeps_its_samples_until_the_next_deal),
+		TEST(a_group_that_is_kept_for_ever_tells_nothing),
+		TEST(a_told_order_has_the_ranks_that_it_says),
 	};
 	return cmocka_run_group_tests_name("cache/tier_uses", tests, NULL, NULL);
 }
