@@ -92,7 +92,8 @@ struct prefetch_block {
 	uint64_t offset;                   /* in the shard */
 	uint32_t len;
 	uint64_t xxh3;
-	uint64_t epoch; /* for cache_tier_uses_of: of the use that it is fetched for; demands: CACHE_TIER_USES_LATEST */
+	uint64_t epoch; /* for cache_tier_uses_of: of the use that it is fetched for; demands: CACHE_TIER_USES_LATEST;
+	                 * CACHE_TIER_USES_NONE: the tier does not know its order */
 	struct prefetch_demand *waiters;
 	bool asked; /* a reader waits or waited for it, and its page cache then has the bytes: not stored */
 	struct prefetch_item *item;  /* the sample that it is fetched for; NULL: demands only */

@@ -14,9 +14,9 @@
  *
  * From a store, one read takes a whole chunk of order=chunk.  Gaps inside a read may have as many bytes as a request
  * costs (request_cost.h), or a sixty-fourth of the read.  The fetch starts when there is room for all of the read,
- * because the rest would need a request of its own.  In orders without chunks, samples of PREFETCH_SMALL_BYTES and more
- * come with neighbours of the next turns only, in reads of 1 MiB: those would be in flight at the same time anyway.
- * Others would delay what is used sooner.
+ * because the rest would need a request of its own.  In orders without chunks, if the mean sample has
+ * PREFETCH_SMALL_BYTES or more, a read has 1 MiB at most, and takes neighbours only from the next turns, as many as
+ * there are requests in flight.  Other neighbours would delay what is used sooner.
  *
  * The warm-up (warm_up.c) is in storage order.  Its fetch takes all that fits one read, of any size. */
 #include "prefetch/engine.h"

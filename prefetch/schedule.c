@@ -148,7 +148,8 @@ static void demanded(struct prefetch *p, const struct prefetch_event *event)
 	}
 	uint64_t key = cache_block_key(file, (uint32_t)event->epoch);
 	bool had = cache_ledger_has(p->ledger, f.sample);
-	/* A block in landing memory may have been demanded before: this does not tell that the sample was lost. */
+	/* The block was in landing memory, or a reader is bringing in other blocks of the sample: neither tells that the
+	 * sample was lost. */
 	if (had && (event->kind == PREFETCH_EVENT_BROUGHT || prefetch_lost_comes(p, f.sample, key)))
 		return;
 	if (cache_ledger_asked(p->ledger, f.sample))
@@ -602,11 +603,12 @@ void prefetch_schedule_news(struct prefetch *p)
 	pass_on_drops(p);
 }
 
-/* Returns how many turns are announced ahead: those that fit the window by the mean cost of all samples.  If the sink
- * needs no announcements, the mean of the fetched samples is better known and is used instead.  So it is for samples of
- * several files: a label of a byte fills a page.  Then neighbours are
- * merged over the whole window, and not beyond it: far samples would take the room of the next ones.  The difference
- * matters: of 4 KiB samples a window holds half as many again as of 6 KiB samples. */
+/* Returns how many turns are announced ahead: those that fit the window by the mean cost of a sample.
+ *
+ * That is the mean of all samples, or of those that were fetched if the samples come from a store, if they have several
+ * files (a label of one byte takes a page), or if the sink needs no announcements.  Neighbours are then merged over the
+ * whole window, and not beyond it: far samples would take the room of the next ones.  The difference matters: of 4 KiB
+ * samples a window holds half as many again as of 6 KiB samples. */
 static uint64_t lookahead(const struct prefetch *p, const struct prefetch_stream *s)
 {
 	uint64_t cost = mean_cost(p), files = mean_files(p);
@@ -837,7 +839,8 @@ static bool may_fetch(struct prefetch *p, const struct prefetch_stream *s)
 	return s->ahead_bytes < window_now(p, s) + s->lag_bytes;
 }
 
-/* Returns whether fetching has to let demands pass. The engine thread goes on with it afterwards. */
+/* Returns whether fetching has looked at enough turns.  Then the engine thread takes in demands, and fetches on in its
+ * next round. */
 static bool looked_enough(struct prefetch *p)
 {
 	if (p->schedule.n_looked < LOOKED_MAX)
@@ -847,8 +850,8 @@ static bool looked_enough(struct prefetch *p)
 	return true;
 }
 
-/* Fetches the next sample of a stream that is not in memory.  Returns true when one was fetched, or when turns were
- * passed over: then more can be announced, for which fetching may wait. */
+/* Fetches the next sample of a stream that is not in memory.  Returns true when one was fetched, and also when turns
+ * were passed over: the next call can then announce more. */
 static bool fetch_one(struct prefetch *p, struct prefetch_stream *s)
 {
 	if (!s->following || s->forgotten || p->schedule.share_pending)

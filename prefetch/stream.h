@@ -33,7 +33,7 @@ struct prefetch_stream; /* opaque */
 
 /* Smaller samples (bytes of all their files) are read together with their neighbours in storage (merged_reads.c).  A
  * larger one reaches the bandwidth of a disk alone.  In a store each request costs latency and money, so there it is
- * only read alone if it does not fit one block. */
+ * only read alone if it has the bytes of a block or more. */
 enum { PREFETCH_SMALL_BYTES = 64 << 10, PREFETCH_SMALL_BYTES_STORE = SHARD_BLOCK };
 
 static inline uint64_t prefetch_small_bytes(bool store)

@@ -5,7 +5,9 @@
  * cannot return from SCHED_IDLE (sched(7)), so it is a thread of its own.  It may not run for seconds, so it holds no
  * lock, and only prefetch_background_done() waits for it.  `state` says who owns the seeds and what was found:
  *
- *      recogniser: IDLE --begin--> BUSY --thread--> FOUND, NONE --recogniser--> IDLE */
+ *      recogniser: IDLE --begin--> BUSY --thread--> FOUND, NONE --recogniser--> IDLE
+ *
+ * The recogniser may begin the next run at once, with lists that came meanwhile or that come last. */
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -96,6 +98,7 @@ static void start(struct prefetch_recognise *r, const struct target *targets, ui
 {
 	struct background *b = &r->background;
 	uint32_t left = 0;
+	/* The targets may be those of b->seeds: each is assigned to itself then. */
 	prefetch_seeds_begin(r, SEEDS_FAR, targets, n_targets, &b->place, b->seeds);
 	prefetch_seeds_add_traced(b->seeds, targets + n_targets, n_traced);
 	for (uint32_t i = 0; i < b->n_more; i++) {
@@ -122,7 +125,7 @@ static bool was_traced(const struct background *b, const struct prefetch_list *l
 		if (b->traced[i] == list)
 			return true;
 	}
-	return false;
+	return b->n_traced == TRACED_MAX; /* a pass tries no more lists */
 }
 
 int prefetch_background_begin(struct prefetch_recognise *r, bool whole)
@@ -182,7 +185,7 @@ int prefetch_background_step(struct prefetch_recognise *r)
 		const struct seeds *had = b->seeds;
 		if (b->anew)
 			start(r, had->targets, had->n_targets, had->n_traced - had->n_targets);
-		else if (b->n_more > 0) /* whole lists in vain: those of parts that came last are next */
+		else if (wanted && b->n_more > 0) /* in vain: the lists that come last are next */
 			start(r, had->targets, 0, 0);
 		return 1;
 	}

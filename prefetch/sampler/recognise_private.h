@@ -323,7 +323,7 @@ struct prefetch_recognise {
 	unsigned listing;             /* lists of the next directory that are made */
 	uint32_t named[DIRS_MAX * 4]; /* directories whose lists by name are made */
 	uint32_t n_named;
-	struct prefetch_list *shuffled[PREFETCH_FILTER_KINDS]; /* by name, too, for shuffles with likely seeds only */
+	struct prefetch_list *shuffled[PREFETCH_FILTER_KINDS]; /* by name, too, for shuffles only */
 	uint32_t n_shuffled;
 	bool shuffled_made;
 	bool in_vain; /* the likely seeds of a look were tried in vain: `shuffled` is next */

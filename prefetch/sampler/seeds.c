@@ -713,13 +713,17 @@ static bool try_dali(struct seeds *s, const struct family *family, uint64_t *ste
 	return false;
 }
 
-/* Whether this seed is left out for one rank among several: a short list is shuffled whole for each seed. */
+/* Whether this seed is left out for a list that only shuffles try: if it is short, it is shuffled whole for each
+ * seed. */
 static bool costs_much(const struct prefetch_trace *trace, uint64_t seed)
 {
-	bool is_popular = false;
-	for (unsigned i = 0; i < POPULAR; i++)
-		is_popular |= popular[i] == seed;
-	return prefetch_trace_is_short(trace) && seed >= SHUFFLE_FIRST && !is_popular;
+	if (!prefetch_trace_is_short(trace) || seed < SHUFFLE_FIRST)
+		return false;
+	for (unsigned i = 0; i < POPULAR; i++) {
+		if (popular[i] == seed)
+			return false;
+	}
+	return true;
 }
 
 /* Whether both lists begin at the same file, and one is a little longer. */

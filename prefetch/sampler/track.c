@@ -1302,7 +1302,7 @@ static bool unexpected(struct prefetch_recognise *r, struct track *t, uint32_t f
 	t->trial_at[t->trial - 1] = position;
 	if ((begins(t, t->trial_next, t->size) || (t->then && begins_in_order(t))) && enter_next(r, t) == 0)
 		return true;
-	/* Where nothing was opened, opens are expected: those of a second job that are not lie below `high`. */
+	/* An open where nothing was opened yet is expected.  So unexpected opens of a second job lie below `high`. */
 	if (begins(t, t->trial_again, t->high) && enter_again(r, t) == 0)
 		return true;
 	if (t->trial == TRIAL_MAX) {
