@@ -103,7 +103,8 @@ static int find_root(struct job *job, const char *target)
 static int find_mount(struct job *job, const char *target, struct base_err *err)
 {
 	int rc = ask_find(target, &job->unreachable, &job->peer);
-	if (rc < 0 && (target[0] == '@' || find_root(job, target) < 0)) {
+	/* A server that does not answer its socket would not answer over the mount either. */
+	if (rc < 0 && (rc == -ETIMEDOUT || rc == -ENOMEM || target[0] == '@' || find_root(job, target) < 0)) {
 		*err = job->unreachable;
 		return rc;
 	}

@@ -3,6 +3,7 @@
 control socket, as another user or a container (protocol: shard/base/control_client.h).  A request holds 16 KiB, so an
 order goes in pieces."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -29,8 +30,8 @@ def _end_of_piece(view, at, room, form):
         end -= (end - at) % _NUMBERS[form]
     elif end < len(view):
         end = at + bytes(view[at:end]).rfind(b"\0") + 1
-    if end == at:
-        raise ValueError("the order has an entry that is too long")
+    if end <= at:
+        raise ValueError("the order has an entry that is too long, or `dir` is")
     return end
 
 
@@ -38,16 +39,17 @@ class Root:
     """A descriptor of the root of a mount.  Any thread may call; a child of fork() makes its own."""
 
     def __init__(self, mountpoint):
-        self.mountpoint, self._pid = mountpoint, os.getpid()
+        self.mountpoint, self._pid, self._gone = mountpoint, os.getpid(), False
         self._fd = os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def __del__(self):
         if getattr(self, "_fd", -1) >= 0 and self._pid == os.getpid():
-            os.close(self._fd)  # a child may have closed it, and another file may have its number
+            with contextlib.suppress(OSError):  # somebody may have closed all descriptors
+                os.close(self._fd)  # not in a child: it may have closed it, and another file may have its number
 
     def usable(self):
         """Whether it is this process's, and its mount is still there."""
-        return self._fd >= 0 and self._pid == os.getpid()
+        return not self._gone and self._pid == os.getpid()
 
     def ask(self, request, data=b""):
         """Sends a request with its entries.  Returns the reply, an ok one or a refusal."""
@@ -65,8 +67,7 @@ class Root:
                 time.sleep(_PAUSE_S)
             except OSError as e:
                 if e.errno in _GONE:
-                    fd, self._fd = self._fd, -1
-                    os.close(fd)
+                    self._gone = True  # other threads may be using it: it is closed when nobody has it any more
                 if e.errno == errno.ENOTTY:
                     raise OSError(errno.EACCES, f"'{self.mountpoint}': the server of this mount lets only root and the "
                                   "user who mounted announce: it is of an older version") from e
@@ -91,5 +92,6 @@ class Root:
         if reply is None:
             reply = ask_for(lambda: self.ask({**request, "bytes": 0}))
         if how in ("replace", "append") and not entries:
-            ask_for(lambda: {"ok": False, "code": "unknown", "error": f"none of the {skipped} entries is a file of the dataset's samples"})
+            ask_for(lambda: {"ok": False, "code": "unknown",
+                             "error": f"none of the {skipped} entries is a file of the dataset's samples"})
         return {**reply, "entries": entries, "skipped": skipped}
