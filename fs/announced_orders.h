@@ -57,7 +57,8 @@ void fs_announced_orders_undo(struct fs_announced_orders *orders, struct fs_anno
 /* Ends the list. Returns false if there is none. */
 bool fs_announced_orders_forget(struct fs_announced_orders *orders, const char *name);
 
-/* Returns the most bytes that orders may take now: a quarter of the mount's budget, at least 64 MiB; or the cap. */
+/* Returns the most bytes that orders may take now: a quarter of the mount's budget, at least 64 MiB; but no more
+ * than the cap. */
 uint64_t fs_announced_orders_limit(struct fs_announced_orders *orders);
 /* Caps what fs_announced_orders_limit returns; UINT64_MAX: there is no cap. */
 void fs_announced_orders_cap(struct fs_announced_orders *orders, uint64_t cap_bytes);
@@ -65,7 +66,8 @@ void fs_announced_orders_cap(struct fs_announced_orders *orders, uint64_t cap_by
 /* Guests' lists (fs/follow_request.h) have names that begin with "UID "; other names have no space. @owner: this text
  * of one guest; NULL: all guests. Returns the bytes of their entries, also of lists that are about to end. */
 uint64_t fs_announced_orders_bytes(struct fs_announced_orders *orders, const char *owner);
-/* Returns whether this guest may begin to write into the list `name`: it is there, or he may have one more. */
+/* Returns whether this guest may begin to write into the list `name`: it is there, or he may have one more.
+ * False also while too many of his replaced lists have not ended yet (twice the limits). */
 bool fs_announced_orders_guest_may(struct fs_announced_orders *orders, const char *owner, const char *name);
 
 /* Returns the memory of the orders. */

@@ -73,8 +73,8 @@ static json_t *refuse_rc(const struct asked *a, int rc)
 {
 	if (rc == -ENOSPC && a->input->guest)
 		return refuse_at("space", (int64_t)(a->from + a->at),
-		        "one user may take half of the memory that this mount has for announced orders, and all users "
-		        "three quarters; that is full: announce smaller windows (append)");
+		        "over the mount, one user may take half of the memory for announced orders, and all such users "
+		        "three quarters: that, or all of it, is full: announce smaller windows (append)");
 	if (rc == -ENOSPC)
 		return refuse_at("space", (int64_t)a->at,
 		        "announced orders may take %" PRIu64
@@ -83,8 +83,8 @@ static json_t *refuse_rc(const struct asked *a, int rc)
 		        (fs_announced_orders_limit(a->orders) + (1 << 20) - 1) >> 20);
 	if (rc == -E2BIG && a->input->guest)
 		return refuse_at("lists", -1,
-		        "one user may announce %d lists, and all users who do not own the mount %d: end one of them "
-		        "first",
+		        "over the mount, one user may announce %d lists, and all such users %d: end one of your lists, "
+		        "or try again later",
 		        FS_GUEST_LISTS_USER, FS_GUEST_LISTS);
 	if (rc == -E2BIG)
 		return refuse_at("lists", -1, "there are %d lists already: end one of them first", FS_ANNOUNCED_LISTS);

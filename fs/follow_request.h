@@ -11,8 +11,8 @@
  * all guests FS_GUEST_LISTS lists, and three quarters. So one guest cannot take everything from the others, nor all
  * guests from those who use the control socket.
  *
- * Threads: main. Main needs some tenths of a second for a large announcement. Meanwhile it tells the watchdog that it
- * is alive (fs/heartbeat.h). */
+ * Threads: main. Main needs some tenths of a second for a large announcement, and a second or more to number 10^7 files
+ * for the first time. Meanwhile it tells the watchdog that it is alive (fs/heartbeat.h). */
 #ifndef DDPFS_FS_FOLLOW_REQUEST_H
 #define DDPFS_FS_FOLLOW_REQUEST_H
 

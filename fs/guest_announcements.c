@@ -12,7 +12,7 @@
 #include "shard/base/cleanup.h"
 
 static const uint64_t TURN_NS = 2000000;   /* for which main answers guests before it looks at everything else */
-static const uint64_t LONG_NS = 200000000; /* from which on a turn is a request that makes or finds a numbering */
+static const uint64_t LONG_NS = 200000000; /* others than requests that make or look for a numbering take far less */
 static const uint64_t PAUSE_NS = UINT64_C(30000000000); /* the longest pause; after a longer turn, as long as that */
 enum { LONG_SHARE = 10 };                               /* such requests take this part of main's time, about */
 

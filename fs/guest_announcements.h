@@ -5,9 +5,9 @@
  *
  *     fuse-N --> queue (bounded; for each user, too) --> main: fs_control_answer_guest --> the answer to the ioctl
  *
- * Main answers the users in turn. Guests have at most half of its time, so that the control socket is answered. After a
- * request that takes long (of a dataset with millions of files) main answers no guest for nine times as long, at most
- * 30 s. What they may announce is bounded in fs/follow_request.c.
+ * Main answers the users in turn. After each 2 ms of that it looks at everything else, and guests wait for as long.
+ * After a request that takes long (of a dataset with millions of files) they wait nine times as long, at most 30 s, or
+ * as long as it took, if that was more. What they may announce is bounded in fs/follow_request.c.
  *
  * Threads: `lock` is a leaf; it guards the queue. */
 #ifndef DDPFS_FS_GUEST_ANNOUNCEMENTS_H
@@ -36,7 +36,7 @@ void fs_guests_take(struct fs_guests *guests, fuse_req_t req, uint64_t ino, cons
 /* Fills in what to poll for. Returns milliseconds after which fs_guests_serve must be called anyway; -1: never.
  * Main. */
 int fs_guests_poll(struct fs_guests *guests, struct pollfd *ret_poll);
-/* Answers some requests, for about 2 ms. Main. */
+/* Answers requests; after 2 ms it begins no other one. Main. */
 void fs_guests_serve(struct fs_guests *guests);
 /* Answers all requests with EAGAIN, also those that come later. NULL is fine. Main. */
 void fs_guests_end(struct fs_guests *guests);

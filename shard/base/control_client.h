@@ -185,7 +185,8 @@ int base_control_request_with(const char *socket_path, const char *request, int 
         struct base_err *err, char **ret_reply);
 
 /* Announces by ioctl(2).  @dir: a descriptor of the mount's root directory, with this name for messages.  @data: `len`
- * bytes of entries; they must fit behind the request.  Waits at most timeout_ms while too many requests wait.
+ * bytes of entries; they must fit behind the request.  Asks again for at most timeout_ms while too many requests wait.
+ * A request that the server has taken waits for its turn, without a limit.
  * Returns as base_control_request; -ENOTTY: no ddpfs mount, or its server does not take announcements so; other -errno
  * of ioctl(2). */
 int base_control_announce(int dir, const char *name, const char *request, const void *data, size_t len,
