@@ -148,8 +148,8 @@ static void demanded(struct prefetch *p, const struct prefetch_event *event)
 	}
 	uint64_t key = cache_block_key(file, (uint32_t)event->epoch);
 	bool had = cache_ledger_has(p->ledger, f.sample);
-	/* The block was in landing memory, or a reader is bringing in other blocks of the sample: neither tells that the
-	 * sample was lost. */
+	/* The block was in landing memory, or a reader is bringing in other blocks of the sample: neither tells that
+	 * the sample was lost. */
 	if (had && (event->kind == PREFETCH_EVENT_BROUGHT || prefetch_lost_comes(p, f.sample, key)))
 		return;
 	if (cache_ledger_asked(p->ledger, f.sample))
