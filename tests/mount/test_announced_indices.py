@@ -91,7 +91,11 @@ TRAINER = """
                     noted = now
                     break
                 time.sleep(0.02)
-        end = stats()
+        while True:  # until all opens are counted: they are, a moment after they were made
+            end = stats()
+            time.sleep(0.5)
+            if stats()["opens"] == end["opens"]:
+                break
         print(json.dumps({"announced": sum(one["entries"] for one in noted["announced"]),
                           "first": noted["misses"] - begun["misses"], "restarts": end["restarts"],
                           **{key: end[key] - noted[key] for key in ("opens", "misses", "lost", "orders_dropped")}}))
