@@ -273,12 +273,15 @@ int fs_order_numbers_add(struct fs_order_numbers *numbers, const char *name, con
 int fs_order_numbers_of_list(
         struct fs_order_numbers *numbers, const struct prefetch_list *list, char ret_name[FS_ORDER_TABLE_NAME])
 {
+	struct prefetch_list_part part = { .stride = 1, .n = 0 };
 	uint32_t sort = 0, filter = 0, first;
 	int rc = prefetch_list_at(list, 0, &first); /* tells the suffix, of which lists of one directory may differ */
 	if (rc < 0)
 		return rc;
 	prefetch_list_kind(list, &sort, &filter);
-	snprintf(ret_name, FS_ORDER_TABLE_NAME, "%s%u-%u-%u-%u", OF_LIST, prefetch_list_dir(list), sort, filter, first);
+	prefetch_list_part(list, &part);
+	snprintf(ret_name, FS_ORDER_TABLE_NAME, "%s%u-%u-%u-%u-%u-%u", OF_LIST, prefetch_list_dir(list), sort, filter,
+	        first, part.stride, part.n);
 	if (find(numbers, TABLE, ret_name))
 		return 0;
 	struct fs_order_numbering *one = make(numbers, TABLE, ret_name);

@@ -15,6 +15,7 @@
 enum {
 	ASKED = 16,           /* opened files whose directories are tried */
 	DIRS = 32,            /* directories that are tried */
+	PARTS_DRAWS = 512,    /* the latest draws, with which parts of lists are compared: these are many */
 	OPENED_SHARE = 4,     /* opens of more than this part of the files are left out: q would be too near to HIT */
 	STEP_FILES = 1 << 18, /* files of the filters' pass between two beats */
 };
@@ -53,7 +54,8 @@ struct look {
 	struct draw *draws; /* in their order */
 	size_t n_draws;
 	double hit, miss; /* nats of a draw */
-	bool any;         /* a list has the right size */
+	bool parts;       /* longer lists are tried, of which the dataset may be a part */
+	bool any;         /* a list that was tried has the right size, or is longer */
 	double best_score;
 	struct prefetch_list *best; /* NULL: none yet */
 };
@@ -116,25 +118,67 @@ static int score(const struct look *look, const struct prefetch_list *list, doub
 	return 0;
 }
 
-/* Tries one list.  *ret_n: its files.  Returns 0, or -errno. */
-static int try_list(struct look *look, uint32_t dir, enum prefetch_list_sort sort, enum prefetch_filter_kind filter,
-        uint32_t *ret_n)
+/* Keeps the list if it fits better than those before. */
+static int compare(struct look *look, struct prefetch_list *list)
 {
-	struct prefetch_list *list = NULL;
 	double nats;
-	*ret_n = 0;
-	int rc = prefetch_list_new(&look->filters, dir, sort, filter, &list);
-	if (rc == 0)
-		*ret_n = prefetch_list_size(list);
-	if (rc == 0 && *ret_n == look->given->size) {
-		look->any = true;
-		rc = score(look, list, &nats);
-		if (rc == 0 && nats >= PREFETCH_DRAWN_SURE && nats > look->best_score) {
-			prefetch_list_put(look->best);
-			look->best = prefetch_list_get(list);
-			look->best_score = nats;
+	int rc = score(look, list, &nats);
+	if (rc == 0 && nats >= PREFETCH_DRAWN_SURE && nats > look->best_score) {
+		prefetch_list_put(look->best);
+		look->best = prefetch_list_get(list);
+		look->best_score = nats;
+	}
+	return rc;
+}
+
+/* The parts of a list that a dataset of `size` files may be: first the first files and the last ones (a split for
+ * training and validation); then what one of W ranks takes, every W-th file or W-th part. */
+static bool part_at(uint32_t whole, uint32_t size, uint32_t number, struct prefetch_list_part *ret_part)
+{
+	uint32_t world = (whole + size / 2) / size, rank = number / 2 - 1;
+	*ret_part = (struct prefetch_list_part){ .start = number == 0 ? 0 : whole - size, .stride = 1, .n = size };
+	if (number < 2)
+		return true;
+	if (number % 2 == 0)
+		*ret_part = (struct prefetch_list_part){ .start = rank, .stride = world, .n = size };
+	else
+		ret_part->start = rank * size;
+	return rank < world && world <= PREFETCH_DRAWN_WORLD;
+}
+
+static int compare_parts(struct look *look, struct prefetch_list *whole)
+{
+	struct prefetch_list_part part;
+	int rc = 0;
+	for (uint32_t i = 0; rc == 0 && part_at(prefetch_list_size(whole), look->given->size, i, &part); i++) {
+		struct prefetch_list *list;
+		rc = prefetch_list_new_part(whole, &part, &list);
+		if (rc == -EINVAL) { /* the last rank's part is shorter */
+			rc = 0;
+			continue;
+		}
+		if (rc == 0) {
+			rc = compare(look, list);
+			prefetch_list_put(list);
 		}
 	}
+	return rc;
+}
+
+/* Tries one list.  *ret_fits: by its size it can be the dataset's.  Returns 0, or -errno. */
+static int try_list(
+        struct look *look, uint32_t dir, enum prefetch_list_sort sort, enum prefetch_filter_kind filter, bool *ret_fits)
+{
+	struct prefetch_list *list = NULL;
+	*ret_fits = false;
+	int rc = prefetch_list_new(&look->filters, dir, sort, filter, &list);
+	if (rc == 0) {
+		uint32_t n = prefetch_list_size(list), size = look->given->size;
+		*ret_fits = look->parts ? n > size : n == size;
+		look->any |= *ret_fits;
+	}
+	if (*ret_fits)
+		rc = look->parts ? compare_parts(look, list) : compare(look, list);
 	prefetch_list_put(list);
 	if (look->given->beat)
 		look->given->beat(look->given->user);
@@ -147,19 +191,18 @@ static int try_dir(struct look *look, uint32_t dir, uint32_t files, bool tried)
 {
 	static const enum prefetch_filter_kind filters[] = { PREFETCH_FILTER_ALL, PREFETCH_FILTER_IMAGES,
 		PREFETCH_FILTER_SUFFIX, PREFETCH_FILTER_DEALT };
-	uint32_t size = look->given->size;
 	int rc = 0;
 	for (unsigned f = 0; rc == 0 && f < sizeof(filters) / sizeof(filters[0]); f++) {
-		uint32_t walked, n = 0;
+		bool walked, fits = false;
 		rc = try_list(look, dir, PREFETCH_SORT_WALK, filters[f], &walked);
 		if (rc == 0 && !tried) {
-			rc = try_list(look, dir, PREFETCH_SORT_ID, filters[f], &n);
-			if (rc == 0 && n == size)
-				rc = try_list(look, dir, PREFETCH_SORT_PATH, filters[f], &n);
-			if (rc == 0 && n == size && files <= PREFETCH_DRAWN_BY_NAME)
-				rc = try_list(look, dir, PREFETCH_SORT_NAME, filters[f], &n);
+			rc = try_list(look, dir, PREFETCH_SORT_ID, filters[f], &fits);
+			if (rc == 0 && fits)
+				rc = try_list(look, dir, PREFETCH_SORT_PATH, filters[f], &fits);
+			if (rc == 0 && fits && files <= PREFETCH_DRAWN_BY_NAME)
+				rc = try_list(look, dir, PREFETCH_SORT_NAME, filters[f], &fits);
 		}
-		if (filters[f] == PREFETCH_FILTER_ALL && (tried ? walked : n) == size)
+		if (filters[f] == PREFETCH_FILTER_ALL && (tried ? walked : fits) && !look->parts)
 			break; /* the other filters have these files, or fewer */
 	}
 	return rc;
@@ -180,7 +223,7 @@ static int try_above(struct look *look, uint32_t opened, uint32_t tried[DIRS], u
 		if (rc < 0 || again || *n_tried == DIRS)
 			break;
 		uint32_t files = record.end_file - record.first_file;
-		if (files >= look->given->size) {
+		if (files >= look->given->size && (!look->parts || files <= PREFETCH_DRAWN_PARTS)) {
 			tried[(*n_tried)++] = dir;
 			rc = try_dir(look, dir, files, files == below);
 			below = files;
@@ -204,18 +247,35 @@ static int make_filters(struct look *look)
 	return rc;
 }
 
+/* Tries the directories above some of the opened files. */
+static int try_opened(struct look *look)
+{
+	uint32_t tried[DIRS], n_tried = 0;
+	int rc = 0;
+	for (size_t i = 0; rc == 0 && i < ASKED; i++)
+		rc = try_above(look, look->opened[i * (look->n_opened - 1) / (ASKED - 1)], tried, &n_tried);
+	return rc;
+}
+
 int prefetch_drawn_list(const struct prefetch_drawn *given, struct prefetch_list **ret_list)
 {
 	struct look look = { .given = given };
-	uint32_t tried[DIRS], n_tried = 0;
 	if (given->size < OPENED_SHARE * PREFETCH_DRAWN_HITS_MIN)
 		return -ENOENT;
 	int rc = look_new(&look);
 	bool enough = rc == 0 && look.n_opened >= PREFETCH_DRAWN_HITS_MIN && look.n_draws >= PREFETCH_DRAWN_HITS_MIN;
 	if (enough)
 		rc = make_filters(&look);
-	for (size_t i = 0; enough && rc == 0 && i < ASKED; i++)
-		rc = try_above(&look, look.opened[i * (look.n_opened - 1) / (ASKED - 1)], tried, &n_tried);
+	if (enough && rc == 0)
+		rc = try_opened(&look);
+	if (enough && rc == 0 && !look.any) {
+		look.parts = true;
+		if (look.n_draws > PARTS_DRAWS) {
+			memmove(look.draws, look.draws + look.n_draws - PARTS_DRAWS, PARTS_DRAWS * sizeof(*look.draws));
+			look.n_draws = PARTS_DRAWS;
+		}
+		rc = try_opened(&look);
+	}
 	if (rc == 0 && look.best)
 		*ret_list = look.best;
 	else

@@ -3,14 +3,15 @@
  *
  * The sampler is the trainer's own, so its draws are known.  What an index means is not: the dataset keeps its list
  * where nobody sees it.  Here each list (prefetch/sampler/file_list.h) that has as many files as the dataset is held
- * against the opens.  The right one makes nearly all draws files that were opened, except those that are not read yet,
- * and those that were read before the first of these opens.
+ * against the opens.  If there is none, the dataset may be a part of a longer list: its first or last files, or one
+ * rank's part of it, every W-th file or the W-th part.  The right list makes nearly all draws files that were opened,
+ * except those that are not read yet, and those that were read before the first of these opens.
  *
  * The score of a list.  q is files opened / files of the list, so a wrong list makes a draw an opened file with about
  * this probability.  A draw counts ln(HIT / q) nats if its file was opened, and ln((1 - HIT) / (1 - q)) if it was not.
  * The score is the largest sum over consecutive draws (Kadane's algorithm).  By chance it exceeds s for one of L lists
- * and some of n^2 / 2 stretches with a probability below L n^2 / 2 exp(-s).  With 64 lists and 4,096 draws,
- * PREFETCH_DRAWN_SURE leaves 2e-14.
+ * and some of n^2 / 2 stretches with a probability below L n^2 / 2 exp(-s).  With 512 lists (the most that are tried)
+ * and 4,096 draws, PREFETCH_DRAWN_SURE leaves 1e-13; with 34 parts of each and 512 draws, 6e-14.
  *
  * Threads: any; the function is pure. */
 #ifndef DDPFS_PREFETCH_SAMPLER_DRAWN_H
@@ -25,6 +26,8 @@ enum {
 	PREFETCH_DRAWN_MAX = 4096,        /* draws that are looked at, and opens */
 	PREFETCH_DRAWN_HITS_MIN = 24,     /* fewer are no evidence, whatever their score */
 	PREFETCH_DRAWN_BY_NAME = 1 << 20, /* of more files no list by name is made: it takes a second */
+	PREFETCH_DRAWN_PARTS = 1 << 20,   /* of lists of more files no parts are tried */
+	PREFETCH_DRAWN_WORLD = 16,        /* with more ranks, their parts are not tried */
 };
 #define PREFETCH_DRAWN_SURE 52.0 /* nats */
 
@@ -40,9 +43,10 @@ struct prefetch_drawn {
 	void *user;
 };
 
-/* Finds the list.  The caller has its reference.
- * Returns 0; -EAGAIN: there are lists of this size, but none fits, or there are too few opens yet; -ENOENT: no
- * directory above the opened files has a list of this size, or it is below 96 files; -ENOMEM; index errors. */
+/* Finds the list, or the part of one.  The caller has its reference.
+ * Returns 0; -EAGAIN: there are lists of this size, or longer ones, but none fits, or there are too few opens yet;
+ * -ENOENT: no directory above the opened files has such a list, or the dataset has fewer than 96 files; -ENOMEM; index
+ * errors. */
 int prefetch_drawn_list(const struct prefetch_drawn *drawn, struct prefetch_list **ret_list);
 
 #endif

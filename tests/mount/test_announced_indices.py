@@ -19,13 +19,15 @@ from ddpfs.mount import Mount  # noqa: E402
 
 pytest.importorskip("torch", reason="torch is not installed")
 COUNT, BATCH, FIRST = 2000, 8, 400  # files; files of a batch; files that are opened before the trainer looks
-NEVER, EPOCHS, FOUND = range(3)  # the server is killed: after each epoch; once it has found a list, before it is announced
+# The server is killed: never; after each epoch; once it has found a list, before it is announced; never, and the dataset
+# numbers its files in an order of its own.
+NEVER, EPOCHS, FOUND, OWN = range(4)
 
 # After its first opens in an epoch the trainer is slow until the server knows its order and has read what fits.  It goes
 # on drawing meanwhile, because it compares its draws with those of its copy when it draws.  If the indices are known, it
 # waits after the first batch: that is too few opens to learn anything.
 TRAINER = """
-    import ctypes, json, os, signal, sys, time
+    import ctypes, json, os, random, signal, sys, time
     import numpy
     from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -44,6 +46,8 @@ TRAINER = """
         def __getitem__(self, i):
             if not names:
                 names.extend(sorted(os.path.join(d, n) for d, _, files in os.walk(mount) for n in files))
+                if kills == OWN:
+                    random.Random(7).shuffle(names)
             fd = libc.open(names[i].encode(), os.O_RDONLY)
             read = os.read(fd, 1 << 16)
             os.close(fd)
@@ -112,7 +116,7 @@ def train(pack, scratch):
         path.write_bytes(random.Random(i).randbytes(500 + i))
     dataset = pack(scratch / "tree")
     (scratch / "mnt").mkdir()
-    (scratch / "train.py").write_text(f"BATCH, FIRST, EPOCHS, FOUND = {BATCH}, {FIRST}, {EPOCHS}, {FOUND}\n" + textwrap.dedent(TRAINER))
+    (scratch / "train.py").write_text(f"BATCH, FIRST, EPOCHS, FOUND, OWN = {BATCH}, {FIRST}, {EPOCHS}, {FOUND}, {OWN}\n" + textwrap.dedent(TRAINER))
 
     def run(size, workers, kills=NEVER, waits=True, left=0):
         done = tools.ddpfs("exec", "-q", "-o", "view=all,memory=256M", dataset, scratch / "mnt", "--", sys.executable, "-W",
@@ -164,5 +168,10 @@ def test_trainers_share_what_the_server_has_found(mount, pack, scratch):
         assert trainers[i].follow(drawn, list=f"rank{i}", files=numbered(place, table)) == len(order)
 
 
-def test_a_dataset_of_another_size_is_not_announced(train):
-    assert [epoch["announced"] for epoch in train(COUNT - 1, 2, waits=False)] == [0, 0]
+def test_the_first_files_of_a_list_are_learned(train):
+    for epoch in train(COUNT * 2 // 3, 0):
+        assert epoch["announced"] > COUNT // 3
+
+
+def test_files_in_an_order_of_their_own_are_not_announced(train):
+    assert [epoch["announced"] for epoch in train(COUNT, 2, waits=False, kills=OWN)] == [0, 0]

@@ -195,9 +195,52 @@ static void a_size_that_no_list_has(void **state)
 	t->n_drawn = t->n_opened = 0;
 	assert_int_equal(find(t, N, &list), -EAGAIN);
 	draw(t, 3, FLIGHT + 100, 1);
-	for (size_t i = 0; i < t->n_drawn; i++)
-		t->drawn[i] %= N - 1;
-	assert_int_equal(find(t, N - 1, &list), -ENOENT);
+	assert_int_equal(find(t, N + 1, &list), -ENOENT);
+	end(t);
+}
+
+/* A dataset may have the first or the last files of a list, or what one of several ranks takes of it. */
+static void parts_of_lists_are_found(void **state)
+{
+	static const struct prefetch_list_part parts[] = { { 0, 1, N - 1 }, { 0, 1, N / 10 }, { N / 10, 1, N - N / 10 },
+		{ N - N / 10, 1, N / 10 }, { 3, 7, N / 7 }, { 0, 16, N / 16 }, { 2 * (N / 3), 1, N / 3 } };
+	static const enum prefetch_list_sort sorts[] = { PREFETCH_SORT_WALK, PREFETCH_SORT_NAME };
+	struct synth synth = { .classes = CLASSES, .per_class = PER_CLASS, .bytes = 1, .scattered = true };
+	(void)state;
+	for (unsigned i = 0; i < sizeof(parts) / sizeof(parts[0]) * 2; i++) {
+		struct trainer *t = begin(&synth, sorts[i % 2], PREFETCH_FILTER_ALL);
+		struct prefetch_list *whole = t->list;
+		assert_int_equal(prefetch_list_new_part(whole, &parts[i / 2], &t->list), 0);
+		prefetch_list_put(whole);
+		t->size = parts[i / 2].n;
+		draw(t, 7 + i, FLIGHT + 40, 1);
+		check_found(t);
+		end(t);
+	}
+}
+
+/* Some other files of the list, as many as a part of it has. */
+static void other_files_are_no_part(void **state)
+{
+	enum { SOME = N / 4 };
+	struct synth synth = { .classes = CLASSES, .per_class = PER_CLASS, .bytes = 1, .shuffled = true };
+	struct trainer *t = begin(&synth, PREFETCH_SORT_PATH, PREFETCH_FILTER_ALL);
+	static uint32_t of_list[N], order[SOME];
+	struct prefetch_list *list;
+	(void)state;
+	for (uint64_t seed = 0; seed < 50; seed++) {
+		shard_torch_randperm(N, 1000 + seed, of_list);
+		shard_torch_randperm(SOME, seed, order);
+		t->n_drawn = t->n_opened = 0;
+		for (uint32_t i = 0; i < SOME; i++) {
+			t->drawn[t->n_drawn++] = order[i];
+			if (i + FLIGHT < SOME)
+				assert_int_equal(
+				        prefetch_list_at(t->list, of_list[order[i]], &t->opened[t->n_opened++]), 0);
+			if (i % 500 == 499)
+				assert_int_equal(find(t, SOME, &list), -EAGAIN);
+		}
+	}
 	end(t);
 }
 
@@ -210,6 +253,8 @@ int main(void)
 		cmocka_unit_test(draws_that_are_not_opened_fit_nothing),
 		cmocka_unit_test(repeated_draws_count_once),
 		cmocka_unit_test(a_size_that_no_list_has),
+		cmocka_unit_test(parts_of_lists_are_found),
+		cmocka_unit_test(other_files_are_no_part),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
