@@ -19,7 +19,8 @@
 
 enum {
 	SHARD_TAR_BLOCK = 512,
-	SHARD_TAR_PAX_MAX = 1 << 20, /* bytes of one pax header or long name; a larger one is refused */
+	SHARD_TAR_END = 2 * SHARD_TAR_BLOCK, /* bytes of the mark that ends an archive: zeros */
+	SHARD_TAR_PAX_MAX = 1 << 20,         /* bytes of one pax header or long name; a larger one is refused */
 	SHARD_TAR_HEADER_MAX = 3 * 512 + 2 * SHARD_PATH_MAX, /* bound for what shard_tar_header writes */
 };
 
@@ -77,10 +78,15 @@ void shard_tar_parser_free(struct shard_tar_parser *parser);    /* NULL is allow
  *            content_offset + length with the size of the archive (with at_eof the parser does).  The caller stops if
  *            *ret_next is not below that size, because the padding of the last member may be missing;
  *         2: more bytes are needed, at least *ret_need bytes from *ret_next on (for a pax or long-name record);
- *         0: the archive ends here: two zero blocks, or with at_eof the end of the file where a header would begin;
+ *         0: the archive ends at *ret_next: two zero blocks, or with at_eof the end of the file where a header would
+ *            begin;
  *         an error with a sentence that names the byte offset; -EUCLEAN: damaged or not tar; -EBADMSG: the checksum of
  *            a header differs; -ENAMETOOLONG: path or link too long; -EOPNOTSUPP: a sparse or multi-volume member. */
 int shard_tar_parse(struct shard_tar_parser *parser, const uint8_t *bytes, size_t len, uint64_t offset, bool at_eof,
         struct base_err *err, struct shard_tar_member *ret_member, uint64_t *ret_next, size_t *ret_need);
+
+/* Sets the sentence for an archive that ends at byte `end` of a file of `size` bytes, if what follows is not only
+ * zeros: mostly another archive, which tar(1) leaves out, too.  Returns -EUCLEAN. */
+int shard_tar_more_error(uint64_t end, uint64_t size, struct base_err *err);
 
 #endif

@@ -364,39 +364,57 @@ static int fill_member(struct shard_tar_parser *p, const struct tar_block *h, ui
 	return 0;
 }
 
-/* Says what the file seems to be if its first block is not a header, because "checksum" alone does not help. */
-static const char *foreign_format(const uint8_t *b)
+/* Says what a file seems to be that does not begin with a header, because "checksum" or "truncated" alone does not
+ * help. */
+static const char *foreign_format(const uint8_t *bytes, size_t len)
 {
-	if (b[0] == 0x1f && b[1] == 0x8b)
-		return "gzip";
-	if (memcmp(b, "\x28\xb5\x2f\xfd", 4) == 0)
-		return "zstd";
-	if (memcmp(b,
-	            "\xfd"
-	            "7zXZ",
-	            5) == 0)
-		return "xz";
-	if (memcmp(b, "BZh", 3) == 0)
-		return "bzip2";
-	if (memcmp(b, "PK\x03\x04", 4) == 0)
-		return "zip";
+	static const struct {
+		const char *magic, *name;
+	} formats[] = { { "\x1f\x8b", "gzip" }, { "\x28\xb5\x2f\xfd", "zstd" }, { "\xfd\x37zXZ", "xz" },
+		{ "BZh", "bzip2" }, { "PK\x03\x04", "zip" } };
+	for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+		size_t n = strlen(formats[i].magic);
+		if (len >= n && memcmp(bytes, formats[i].magic, n) == 0)
+			return formats[i].name;
+	}
 	return NULL;
+}
+
+/* Sets the sentence for such a file.  Returns 0 if the bytes, which begin at `offset`, do not tell. */
+static int foreign_error(const uint8_t *bytes, size_t len, uint64_t offset, struct base_err *err)
+{
+	const char *format = offset == 0 ? foreign_format(bytes, len) : NULL;
+	if (!format)
+		return 0;
+	return base_err_set(err, -EUCLEAN,
+	        "not a plain tar archive but %s: pack it with 'mkshard pack', or decompress it first", format);
 }
 
 static int bad_header(const uint8_t *block, uint64_t offset, struct base_err *err)
 {
-	const char *format = offset == 0 ? foreign_format(block) : NULL;
-	if (format)
-		return base_err_set(err, -EUCLEAN,
-		        "not a plain tar archive but %s: pack it with 'mkshard pack', or decompress it first", format);
+	int rc = foreign_error(block, SHARD_TAR_BLOCK, offset, err);
+	if (rc < 0)
+		return rc;
 	return base_err_set(err, -EBADMSG, "header checksum mismatch at byte %llu%s", (unsigned long long)offset,
 	        offset == 0 ? " (not a tar archive?)" : "");
 }
 
-static int truncated(uint64_t offset, uint64_t len, struct base_err *err)
+static int truncated(const uint8_t *bytes, size_t len, uint64_t offset, struct base_err *err)
 {
+	int rc = foreign_error(bytes, len, offset, err);
+	if (rc < 0)
+		return rc;
 	return base_err_set(
 	        err, -EUCLEAN, "truncated: ends at byte %llu within a header", (unsigned long long)(offset + len));
+}
+
+int shard_tar_more_error(uint64_t end, uint64_t size, struct base_err *err)
+{
+	return base_err_set(err, -EUCLEAN,
+	        "the archive ends at byte %llu and %llu bytes follow, which tar does not read: another archive, put "
+	        "behind it? Unpack all of it with 'tar -xif' and pack that, or give --keep-going to leave out what "
+	        "follows",
+	        (unsigned long long)end, (unsigned long long)(size - end));
 }
 
 /* What the bytes begin with. */
@@ -410,15 +428,15 @@ static int step(struct shard_tar_parser *p, const uint8_t *bytes, size_t len, ui
 		if (!at_eof)
 			return STEP_MORE;
 		/* Some programs do not write the blocks that end an archive. */
-		return len == 0 && !p->pending ? STEP_END : truncated(offset, len, err);
+		return len == 0 && !p->pending ? STEP_END : truncated(bytes, len, offset, err);
 	}
 
 	if (block_is_zero(bytes)) {
 		if (p->pending)
 			return base_err_set(err, -EUCLEAN, "a pax header without its member at byte %llu",
 			        (unsigned long long)p->pending_offset);
-		*ret_size = 2 * SHARD_TAR_BLOCK;
-		if (len < 2 * SHARD_TAR_BLOCK)
+		*ret_size = SHARD_TAR_END;
+		if (len < SHARD_TAR_END)
 			return at_eof ? STEP_END : STEP_MORE;
 		if (block_is_zero(bytes + SHARD_TAR_BLOCK))
 			return STEP_END;
@@ -452,7 +470,7 @@ static int step(struct shard_tar_parser *p, const uint8_t *bytes, size_t len, ui
 		r = parse_extension(p, h->type, (const char *)bytes + SHARD_TAR_BLOCK, (size_t)size, offset, err);
 		return r < 0 ? r : STEP_EXTENSION;
 	}
-	return at_eof ? truncated(offset, len, err) : STEP_MORE;
+	return at_eof ? truncated(bytes, len, offset, err) : STEP_MORE;
 }
 
 int shard_tar_parse(struct shard_tar_parser *parser, const uint8_t *bytes, size_t len, uint64_t offset, bool at_eof,
@@ -468,6 +486,7 @@ int shard_tar_parse(struct shard_tar_parser *parser, const uint8_t *bytes, size_
 			return r;
 		switch ((enum step)r) {
 		case STEP_END:
+			*ret_next = offset;
 			return 0;
 		case STEP_MORE:
 			*ret_next = offset;

@@ -764,6 +764,8 @@ static void odd_archives_are_refused_with_a_reason(void **state)
 	memcpy(bytes, "\x1f\x8b", 2);
 	assert_int_equal(parse_block(bytes, 2048, false, &err, &m), -EUCLEAN);
 	assert_non_null(strstr(err.text, "gzip"));
+	assert_int_equal(parse_block(bytes, 100, true, &err, &m), -EUCLEAN);
+	assert_non_null(strstr(err.text, "gzip"));
 	memset(bytes, 0, 512);
 	make_block(bytes + 512, "f", "0", '0');
 	assert_int_equal(parse_block(bytes, 2048, false, &err, &m), -EUCLEAN);

@@ -425,6 +425,44 @@ def test_a_compressed_tar_without_its_end_is_warned_about(scratch):
     assert tools.mkshard("pack", scratch / "whole.tgz", scratch / "p2").stderr == ""
 
 
+def two_archives():
+    """As `cat a.tar b.tar` writes them, and where the first one ends, without what fills its last record."""
+    return tar_bytes(("a", b"x" * 600)) + tar_bytes(("b", b"y" * 600)), 512 + 1024 + 1024
+
+
+@pytest.mark.parametrize("command", ["pack", "index"])
+def test_an_archive_behind_another_is_said(scratch, command):
+    """tar(1) reads the first one alone, and says nothing."""
+    both, end = two_archives()
+    (scratch / "both.tar").write_bytes(both)
+    words = ("both.tar", "d") if command == "pack" else ("d", "both.tar")
+    line = failure(command, *words, cwd=scratch)
+    assert f"both.tar': the archive ends at byte {end} and {len(both) - end} bytes follow" in line, line
+    done = tools.mkshard(command, "--keep-going", *words, cwd=scratch, check=False)
+    assert done.returncode == 1 and f"{len(both) - end} bytes follow" in done.stderr, done.stderr
+    assert tools.mkshard("ls", scratch / "d").stdout == "a\n"
+
+
+@pytest.mark.parametrize("fill", [0, 512, 100, 3 << 20])
+def test_zeros_behind_an_archive_are_nothing(scratch, fill):
+    (scratch / "one.tar").write_bytes(tar_bytes(("a", b"x" * 600))[:2560] + bytes(fill))
+    assert tools.mkshard("pack", scratch / "one.tar", scratch / "p").stderr == ""
+    assert tools.mkshard("index", scratch / "i", scratch / "one.tar").stderr == ""
+
+
+def test_the_last_byte_of_a_large_file_is_seen(scratch):
+    (scratch / "one.tar").write_bytes(tar_bytes(("a", b"x" * 600)) + bytes(3 << 20) + b"\n")
+    assert "bytes follow" in failure("pack", scratch / "one.tar", scratch / "p")
+    assert "bytes follow" in failure("index", scratch / "i", scratch / "one.tar")
+
+
+@pytest.mark.parametrize("pack_bytes", [bytes, gzip.compress], ids=["tar", "tar.gz"])
+def test_a_stream_of_two_archives_is_packed_as_a_whole(scratch, pack_bytes):
+    both, _ = two_archives()
+    tools.mkshard("pack", "/dev/stdin", scratch / "d", input=pack_bytes(both), text=False)
+    assert tools.mkshard("ls", scratch / "d").stdout == "a\nb\n"
+
+
 def test_damaged_tar_headers(scratch, clean):
     whole = bytearray(tar_bytes(*members()))
     with tarfile.open(fileobj=io.BytesIO(bytes(whole))) as tar:
@@ -535,12 +573,17 @@ def test_truncated_shards_are_not_indexed(scratch):
         assert "cut.tar" in line and "truncated" in line, cut
     (scratch / "cut.tar").write_bytes(b"")
     assert failure("index", scratch / "x", scratch / "cut.tar")
-    assert "gzip" in failure("index", scratch / "x", gz(scratch))
 
 
-def gz(scratch):
-    (scratch / "x.tgz").write_bytes(tar_bytes(("a", os.urandom(2000)), mode="w:gz"))
-    return scratch / "x.tgz"
+@pytest.mark.parametrize("size", [0, 2000])
+@pytest.mark.parametrize("name, mode", [("gzip", "w:gz"), ("bzip2", "w:bz2"), ("xz", "w:xz")])
+def test_a_compressed_tar_is_not_called_damaged(scratch, name, mode, size):
+    (scratch / "x.tar").write_bytes(tar_bytes(("a", os.urandom(size)), mode=mode))
+    assert ((scratch / "x.tar").stat().st_size < 512) == (size == 0)
+    line = failure("index", scratch / "d", scratch / "x.tar")
+    assert f"x.tar': not a plain tar archive but {name}: " in line and "decompress it" in line
+
+
 
 
 def index_keeping_going(dataset, *shards):

@@ -33,7 +33,8 @@ struct parse {
 	size_t need;   /* bytes of the header that the parser wants */
 	size_t have;   /* bytes of the header in `header` */
 	uint8_t *header;
-	bool ended; /* the end-of-archive blocks were found */
+	bool ended; /* the end-of-archive blocks were found, at `next` */
+	bool more;  /* bytes that are not zero follow them */
 	/* The content that is read now: */
 	bool summing;
 	uint64_t content_offset, content_end;
@@ -203,6 +204,16 @@ static void end_content(struct parse *parse)
 	parse->summing = false;
 }
 
+/* Looks for what is not zero behind the end of the archive: zeros only fill its last record. */
+static void look_behind_end(struct parse *parse, uint64_t offset, const uint8_t *data, size_t len)
+{
+	uint64_t end_of_mark = parse->next + SHARD_TAR_END;
+	size_t i = end_of_mark > offset ? (size_t)(end_of_mark - offset) : 0;
+	while (i < len && data[i] == 0)
+		i++;
+	parse->more = parse->more || i < len;
+}
+
 static int consume(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 {
 	struct parse *parse = arg;
@@ -231,6 +242,8 @@ static int consume(void *arg, uint64_t offset, const uint8_t *data, size_t len)
 			return rc;
 		at = offset;
 	}
+	if (parse->ended && !parse->more)
+		look_behind_end(parse, offset, data, len);
 	progress_add(len, 0);
 	return 0;
 }
@@ -243,6 +256,8 @@ static int finish(struct parse *parse)
 		return base_err_set(parse->err, -EUCLEAN,
 		        "truncated: the file at byte %" PRIu64 " ends at byte %" PRIu64 ", the shard at %" PRIu64,
 		        parse->content_offset, parse->content_end, parse->shard->size_bytes);
+	if (parse->more)
+		return shard_tar_more_error(parse->next + SHARD_TAR_END, parse->shard->size_bytes, parse->err);
 	if (parse->ended)
 		return 0;
 	int rc = parse_header(parse, true);

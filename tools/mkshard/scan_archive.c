@@ -158,6 +158,25 @@ static int window_fill(struct window *window, uint64_t offset, size_t need)
 	return 0;
 }
 
+/* Checks that only zeros follow the mark at `end`, which fill the archive's last record. */
+static int check_behind_end(struct window *window, uint64_t end, uint64_t size, struct base_err *err)
+{
+	for (uint64_t at = end + SHARD_TAR_END; at < size;) {
+		int rc = window_fill(window, at, 1);
+		if (rc < 0)
+			return rc;
+		size_t i = (size_t)(at - window->offset);
+		if (i >= window->len) /* it has become shorter */
+			return 0;
+		while (i < window->len && window->data[i] == 0)
+			i++;
+		if (i < window->len)
+			return shard_tar_more_error(end + SHARD_TAR_END, size, err);
+		at = window->offset + window->len;
+	}
+	return 0;
+}
+
 static int scan_tar(struct unpack *unpack, int fd, uint64_t size)
 {
 	struct shard_tar_parser *parser = NULL;
@@ -179,8 +198,10 @@ static int scan_tar(struct unpack *unpack, int fd, uint64_t size)
 		if (rc == 2 && eof && have < need)
 			rc = base_err_set(&err, -EUCLEAN, "ends in the middle of a header at byte %" PRIu64, next);
 		if (rc == 0) {
-			if (next + have >= size && have == 0)
+			if (next >= size)
 				cli_warn("'%s' has no end-of-archive mark: it may be cut off", unpack->quoted_name);
+			else
+				rc = check_behind_end(&window, next, size, &err);
 			break;
 		}
 		if (rc == 2)
@@ -365,6 +386,9 @@ static int unpack_all(struct unpack *unpack, int fd)
 	archive_read_support_filter_all(archive);
 	archive_read_support_format_tar(archive);
 	archive_read_support_format_zip(archive);
+	/* Of archives that were put one behind the other, libarchive takes all, or does not say that there are more. */
+	if (archive_read_set_format_option(archive, "tar", "read_concatenated_archives", "1") != ARCHIVE_OK)
+		return base_err_set(unpack->err, -ENOTSUP, "libarchive: %s", archive_error_string(archive));
 	if (archive_read_open_fd(archive, fd, UNPACK_BUFFER) != ARCHIVE_OK)
 		return base_err_set(unpack->err, -EINVAL,
 		        "'%s': neither a directory nor an archive (tar, tar.gz, tar.zst, zip)", unpack->quoted_name);
