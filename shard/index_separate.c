@@ -51,12 +51,12 @@ int index_locate_separate(
         const char *dataset, const char *index_file, struct base_err *err, struct shard_index *index, int *ret_fd)
 {
 	const char *quoted = remote_quoted(index_file);
-	if (remote_is_url(index_file))
+	/* O_NONBLOCK: a FIFO must not block the mount */
+	cleanup_close int fd = open(index_file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 && remote_resembles_url(index_file))
 		return base_err_set(err, -EINVAL,
 		        "index '%s': an index that is named apart is a file of this host: fetch it, and name the file",
 		        quoted);
-	/* O_NONBLOCK: a FIFO must not block the mount */
-	cleanup_close int fd = open(index_file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0 && errno == ENOENT)
 		return base_err_set(err, -ENOENT, "index '%s': there is none; 'mkshard index -o %s %s' makes it",
 		        quoted, quoted, remote_quoted(dataset));

@@ -39,6 +39,11 @@ static size_t any_scheme_len(const char *name)
 	return len + (name[len + 2] == '/' ? 3 : 2);
 }
 
+bool remote_resembles_url(const char *name)
+{
+	return any_scheme_len(name) != 0;
+}
+
 /* rest: behind the scheme. */
 static bool has_password(const char *rest)
 {
@@ -76,17 +81,31 @@ size_t remote_public_len(const char *name)
 	return remote_has_password(name) ? scheme : scheme ? strcspn(name, "?") : strlen(name);
 }
 
+/* Writes the name that was meant, if a name of a store lacks the second '/' of its scheme; else "". */
+static void add_slash(const char *name, char meant[REMOTE_NAME_MAX])
+{
+	size_t scheme = any_scheme_len(name);
+	int n = snprintf(meant, REMOTE_NAME_MAX, "%.*s/%s", (int)scheme, name, name + scheme);
+	if (n >= REMOTE_NAME_MAX || !remote_is_url(meant) || remote_has_password(name))
+		meant[0] = '\0';
+}
+
 int remote_check_kind(const char *name, struct base_err *err)
 {
+	char meant[REMOTE_NAME_MAX], instead[BASE_QUOTED_MAX + 128] = "";
 	if (!any_scheme_len(name) || remote_is_url(name))
 		return 0;
+	add_slash(name, meant);
+	if (*meant)
+		snprintf(instead, sizeof(instead), "; did you mean '%s'?", base_quoted(meant));
+	else if (strncasecmp(name, "gs:", 3) == 0)
+		snprintf(instead, sizeof(instead),
+		        "; for Google Cloud Storage write s3:// and set "
+		        "AWS_ENDPOINT_URL_S3=https://storage.googleapis.com");
 	return base_err_set(err, -ENOENT,
 	        "'%s': no dataset has a name that begins so: write s3://BUCKET/PREFIX, https://HOST/PATH, "
 	        "http://HOST/PATH, or the path of a directory%s",
-	        remote_quoted(name),
-	        strncasecmp(name, "gs:", 3) == 0 ? "; for Google Cloud Storage write s3:// and set "
-	                                           "AWS_ENDPOINT_URL_S3=https://storage.googleapis.com"
-	                                         : "");
+	        remote_quoted(name), instead);
 }
 
 static bool has_dots(const char *path)

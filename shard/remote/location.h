@@ -27,6 +27,9 @@ struct remote_location {
 /* Returns whether a name begins with s3://, https:// or http://, in any letters. */
 bool remote_is_url(const char *name);
 
+/* Returns whether a name begins like a URL of any kind: "gs://B/P", "s3:/B/P", "file:///x".  A path can, too. */
+bool remote_resembles_url(const char *name);
+
 /* Returns whether a name that begins like a URL of any kind seems to have a user or password: an '@', or "%40", in
  * front of the first '/', or anywhere behind a ':' that no port follows, because a secret key can have a '/' in it. */
 bool remote_has_password(const char *name);
@@ -41,7 +44,7 @@ const char *remote_quote(const char *name, char *room, size_t size);
 size_t remote_public_len(const char *name);
 
 /* Says why a name that is no path of this host cannot be that of a dataset, if it begins like a URL of a kind that
- * datasets do not have: "gs://B/P", "s3:/B/P", "file:///x".  Ask it when nothing lies at the path, because a directory
+ * datasets do not have (remote_resembles_url).  Ask it when nothing lies at the path, because a directory
  * can have such a name.
  * Returns 0 (it does not begin so, or with what remote_is_url takes), or -ENOENT with a sentence. */
 int remote_check_kind(const char *name, struct base_err *err);

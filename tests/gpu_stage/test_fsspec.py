@@ -174,6 +174,8 @@ def test_names_of_datasets_in_stores(options, dataset):
     ({"fo": "x", "dataset": "y"}, "both name a dataset"),
     ({"fo": "x", "target_protocol": "ftp"}, "s3://, https://"),
     ({"fo": "x", "target_protocol": "s3", "target_options": {"key": "K"}}, "AWS_ACCESS_KEY_ID"),
+    ({"dataset": "y", "index": "s3://bucket/index.ddpfs"}, "file of this host: fetch it"),
+    ({"dataset": "y", "index": "s3:/bucket/index.ddpfs"}, "file of this host: fetch it"),
 ])
 def test_options_that_cannot_be_obeyed_are_refused(options, says):
     with pytest.raises(ValueError, match=says):

@@ -164,7 +164,7 @@ def test_names_in_a_list_are_decoded_once(lists):
 
 @pytest.mark.parametrize("url", ["gs://data/wds", "GS://data/wds", "s3:/data/wds"])
 def test_a_kind_of_url_that_is_not_known_is_said(url, scratch):
-    said = "https://storage.googleapis.com" if url[0] in "gG" else "path of a directory\n"
+    said = "https://storage.googleapis.com" if url[0] in "gG" else "; did you mean 's3://data/wds"
     (scratch / "source").mkdir()
     (scratch / "source/a").write_bytes(b"a")
     for words in [("index", url), ("index", url, f"{url}/a.tar"), ("pack", scratch / "source", url), ("info", url)]:
@@ -276,6 +276,8 @@ def test_an_index_that_cannot_be_sent_stays_on_this_host(s3, server, scratch, mo
     (lambda data: data[:1536 + 100], "truncated"),
     (lambda data: b"", "an empty file"),
     (lambda data: b"\x1f\x8b" + data, "gzip"),
+    (lambda data: b"\x1f\x8b" + bytes(98), "gzip"),
+    (lambda data: data + tar_of({"d": b"d"}), "the archive ends at byte 13824 and 16896 bytes follow"),
 ])
 def test_a_damaged_tar_is_named_and_there_is_no_index(damage, said, s3):
     tars = {"a.tar": {"a": b"a" * 600, "b": b"b" * 600, "c": b"c" * 9_000}, "z.tar": {"z": b"z"}}

@@ -253,8 +253,9 @@ def test_what_is_wrong_with_the_option_is_said(shards, scratch):
 
     none = f"{scratch}/none"
     assert f"index '{none}': there is none; 'mkshard index -o {none} {place}' makes it" in order(f"index={none}")
-    assert "is not a file of this host" in order("index=s3://data/index.ddpfs")
-    assert "is a file of this host" in fails("ls", "--index=http://host/index.ddpfs", place)
+    for url in "s3://data/index.ddpfs", "s3:/data/index.ddpfs", "gs://data/index.ddpfs":
+        assert "is not a file of this host" in order(f"index={url}"), url
+        assert "is a file of this host" in fails("ls", f"--index={url}", place), url
     for secret in "s3:/KEY:s3cr3t@data/x", "ftp://me:s3cr3t@host/x", "https://me:s3cr3t%40host/x":
         said = [order(f"index={secret}"), fails("ls", f"--index={secret}", place), fails("ls", f"--index={index}", secret)]
         assert not any(word in text for text in said for word in ("s3cr3t", "KEY", "me:", "data/x")), said

@@ -180,6 +180,7 @@ def test_a_url_of_another_kind_is_told_which_there_are(mountpoint, name):
     assert verified.returncode == 1
     for said in (refusal(name, mountpoint), verified.stderr):
         assert f"'{name}'" in said and "write s3://BUCKET/PREFIX, https://HOST/PATH" in said, said
+        assert ("did you mean 's3://bucket/images'?" in said) == (name == "s3:/bucket/images"), said
 
 
 def test_a_directory_may_be_named_like_a_url(dataset, mountpoint, background, scratch):

@@ -190,7 +190,7 @@ static int set_quarantine(struct options *o, const struct option_def *def, const
 /* Refuses a URL, which keep_path would take for a relative path, and messages would then show with its password. */
 static int set_index(struct options *o, const struct option_def *def, const char *value, struct base_err *err)
 {
-	if (remote_is_url(value) || (remote_has_password(value) && access(value, F_OK) < 0))
+	if (remote_resembles_url(value) && access(value, F_OK) < 0)
 		return bad_value(
 		        err, def->key, remote_quoted(value), "a file of this host: fetch the index, and name the file");
 	return keep_path(o, def->key, value, &o->fs.index_file, err);
