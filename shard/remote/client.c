@@ -20,6 +20,7 @@
 #include "shard/base/clock.h"
 #include "shard/base/log.h"
 #include "shard/remote/latency.h"
+#include "shard/remote/proxy.h"
 
 #define MS UINT64_C(1000000)
 #define S UINT64_C(1000000000)
@@ -536,8 +537,11 @@ static int judge(struct transfer *t, CURLcode code)
 	if (code != CURLE_OK && code != CURLE_WRITE_ERROR) {
 		/* TLS that cannot be trusted does not heal, unless it worked before. */
 		int rc = remote_curl_errno(code);
-		tell_error(c, remote_curl_reason(code));
-		bool lasts = rc == -ELOOP || rc == -EPROTO || (rc == -EKEYREJECTED && !c->answered_ns);
+		char proxy[REMOTE_PROXY_TEXT_MAX];
+		/* Without libcurl's sentence: it may have a password, and would stand in memory that a core has. */
+		bool of_proxy = remote_proxy_failed(t->easy, code, "", proxy);
+		tell_error(c, of_proxy ? proxy : remote_curl_reason(code));
+		bool lasts = rc == -ELOOP || rc == -EPROTO || rc == -EINVAL || (rc == -EKEYREJECTED && !c->answered_ns);
 		return lasts ? rc : -EAGAIN;
 	}
 	if (t->status == 206 || t->status == 200)

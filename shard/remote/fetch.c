@@ -11,6 +11,7 @@
 #include <strings.h>
 
 #include "shard/base/clock.h"
+#include "shard/remote/proxy.h"
 #include "shard/remote/secret_memory.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -51,6 +52,8 @@ int remote_curl_errno(CURLcode code)
 		return -ELOOP;
 	case CURLE_UNSUPPORTED_PROTOCOL:
 		return -EPROTO;
+	case CURLE_URL_MALFORMAT:
+		return -EINVAL;
 	default:
 		return -EIO;
 	}
@@ -229,8 +232,11 @@ static int run(CURL *handle, const struct remote_fetch *fetch, struct base_err *
 	curl_easy_getinfo(handle, CURLINFO_CONNECT_TIME_T, &connected_us);
 	if (fetch->connect_ms && rc == -ETIMEDOUT && connected_us == 0)
 		rc = -EHOSTUNREACH;
+	char proxy[REMOTE_PROXY_TEXT_MAX];
+	if (remote_proxy_failed(handle, code, detail, proxy))
+		return base_err_set(err, rc, "%.*s: %s", (int)strcspn(fetch->url, "?"), fetch->url, proxy);
 	/* Of a redirect libcurl's own words may have the next URL's query, which may hold a signature. */
-	bool own = !*detail || (fetch->follow && (rc == -ELOOP || rc == -EPROTO));
+	bool own = !*detail || (fetch->follow && (rc == -ELOOP || rc == -EPROTO || rc == -EINVAL));
 	return base_err_set(err, rc, "%.*s: %s", (int)strcspn(fetch->url, "?"), fetch->url,
 	        own ? remote_curl_reason(code) : detail);
 }

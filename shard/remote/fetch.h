@@ -55,7 +55,7 @@ int remote_fetch_init(void);
  * Returns 0, and an answer for remote_answer_done; -ETIMEDOUT, -ECONNREFUSED, -EHOSTUNREACH (the name is not known, or
  * connect_ms is over),
  * -EKEYREJECTED (the server's certificate is not trusted), -EFBIG (the body exceeds REMOTE_FETCH_MAX), -ELOOP (too many
- * redirects), -EPROTO (a redirect to another scheme), -EIO, -ENOMEM,
+ * redirects), -EPROTO (a redirect to another scheme), -EINVAL (no URL, or a redirect to none), -EIO, -ENOMEM,
  * with a sentence that has the URL's host and not its query. */
 int remote_fetch(const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer);
 void remote_answer_done(struct remote_answer *answer);

@@ -117,6 +117,26 @@ static int set_place(struct remote_store *store)
 	return settings->endpoint ? use_endpoint(store, settings->endpoint) : use_aws(store);
 }
 
+/* Checks that requests can go there.  Without that an address which never works would be tried like a store that is
+ * away. */
+static int check_origin(const struct remote_store *store, struct base_err *err)
+{
+	CURLU *url = curl_url();
+	char *port = NULL;
+	CURLUcode code = url ? curl_url_set(url, CURLUPART_URL, store->origin, 0) : CURLUE_OUT_OF_MEMORY;
+	if (code == CURLUE_OK && curl_url_get(url, CURLUPART_PORT, &port, 0) == CURLUE_OK && strcmp(port, "0") == 0)
+		code = CURLUE_BAD_PORT_NUMBER;
+	curl_free(port);
+	curl_url_cleanup(url);
+	if (code == CURLUE_OUT_OF_MEMORY)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	if (code == CURLUE_OK)
+		return 0;
+	return base_err_set(err, -EINVAL, "%s: no request can go to '%s': %s", store->location.name,
+	        base_quoted(store->origin),
+	        code == CURLUE_BAD_PORT_NUMBER ? "the port must be a number from 1 to 65535" : curl_url_strerror(code));
+}
+
 /* ---- credentials ---- */
 
 static time_t now_s(void)
@@ -253,8 +273,10 @@ int remote_store_open(const char *name, struct base_err *err, struct remote_stor
 	if (rc == 0) {
 		store->host = strstr(store->origin, "://") + 3;
 		store->plain = strncasecmp(store->origin, "http://", 7) == 0;
-		rc = start_credentials(store, err);
+		rc = check_origin(store, err);
 	}
+	if (rc == 0)
+		rc = start_credentials(store, err);
 	if (rc < 0) {
 		remote_store_close(store);
 		return rc;

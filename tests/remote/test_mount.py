@@ -77,6 +77,13 @@ def test_a_loop_of_redirects_is_said_at_once(stored, http_store, mount):
     (m.path / FILE).read_bytes()
 
 
+def test_a_redirect_to_what_is_no_url_is_said_at_once(stored, http_store):
+    url, _ = stored
+    http_store.set(redirect=302, redirect_to="http://127.0.0.1:99999")
+    done = tools.run([tools.tool("mkshard"), "info", url], check=False)
+    assert done.returncode == 1 and "tried" not in done.stderr and "99999" not in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("command", ["mkshard info", "mkshard verify", "mkshard pack source", "mkshard index",
                                      "ddpfs order -o rank=0,world=1", "ddpfs doctor"])
 @pytest.mark.parametrize("name, said", [("https://me:s3cr3t@host/train", "a user or password in the name"),

@@ -113,6 +113,17 @@ def test_a_host_that_has_no_address_is_named(build_dir):
     assert re.search("resolve.*nothing.invalid", said), said
 
 
+@pytest.mark.parametrize("name, environment", [
+    ("http://127.0.0.1:0/x", {}), ("http://127.0.0.1:99999/x", {}), ("http://127.0.0.1:http/x", {}), ("http://ho st/x", {}),
+    ("https://[::1/x", {}), ("s3://buck/x", {"AWS_ENDPOINT_URL": "http://127.0.0.1:0"}),
+    ("s3://buck/x", {"AWS_ENDPOINT_URL": "http://127.0.0.1:99999/base"})])
+def test_an_address_that_never_works_is_refused_at_once(name, environment, build_dir):
+    """Before any request, so before the credentials are looked for."""
+    done = tools.run([tools.tool("mkshard"), "info", name], check=False, env=environment)
+    assert done.returncode == 1 and f"{name}: no request can go to '" in done.stderr, done
+    assert "waiting" not in done.stderr and "tried" not in done.stderr
+
+
 def test_resident_files_are_read_while_the_store_is_away(http_store, build_dir, mount, scratch):
     datasets.write_tree(scratch / "source", classes=3, per_class=30)
     tools.mkshard("pack", scratch / "source", http_store.root / "train")
