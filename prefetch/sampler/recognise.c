@@ -107,15 +107,29 @@ static bool bounded(const struct prefetch_recognise *r)
 	return r->options.search_burst_ns > 0;
 }
 
-/* Whether a reader opened the file a moment ago.  Readers look at a header first, or try again, and others open files
- * in between.  If there are few files, only the latest few count, because the next epoch may open a file again so
- * soon. */
-static bool opened_just_now(const struct prefetch_recognise *r, uint32_t file)
+/* What an open counts for.  A trainer opens all files of a sample together, and its sampler orders samples.  So a
+ * sample of several files counts once, and the file of it that comes first stands for it.  All else counts by file. */
+static uint64_t opened_unit(const struct prefetch_recognise *r, uint32_t file)
 {
-	uint64_t most = r->n_files / LATEST_SHARE < LATEST ? r->n_files / LATEST_SHARE + 1 : LATEST;
+	const uint64_t of_sample = UINT64_C(1) << 32;
+	struct shard_place place;
+	if (!shard_index_info(r->options.index)->grouped || shard_index_place(r->options.index, file, &place) < 0 ||
+	        place.sample == SHARD_NONE)
+		return file;
+	return of_sample | place.sample;
+}
+
+/* Whether a reader opened the file, or another one of its sample, a moment ago.  Readers look at a header first, or try
+ * again, and others open files in between.  If there are few files, only the latest few count, because the next epoch
+ * may open a file again so soon. */
+static bool opened_just_now(const struct prefetch_recognise *r, uint64_t unit)
+{
+	const struct shard_info *info = shard_index_info(r->options.index);
+	uint64_t units = info->grouped ? info->n_samples : info->n_files;
+	uint64_t most = units / LATEST_SHARE < LATEST ? units / LATEST_SHARE + 1 : LATEST;
 	uint64_t n = r->n_latest < most ? r->n_latest : most;
 	for (uint64_t i = 1; i <= n; i++) {
-		if (r->latest[(r->n_latest - i) % LATEST] == file)
+		if (r->latest[(r->n_latest - i) % LATEST] == unit)
 			return true;
 	}
 	return false;
@@ -294,12 +308,13 @@ void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *fil
 		if (files[i] >= r->n_files)
 			continue;
 		r->opens++;
+		uint64_t unit = opened_unit(r, files[i]);
 		bool known = expected(r, files[i], false);
-		if (!known && opened_just_now(r, files[i])) {
+		if (!known && opened_just_now(r, unit)) {
 			r->opens--;
 			continue;
 		}
-		r->latest[r->n_latest++ % LATEST] = files[i];
+		r->latest[r->n_latest++ % LATEST] = unit;
 		known = known || explained(r, files[i]);
 		if (r->changed)
 			prefetch_recognise_sift(r);

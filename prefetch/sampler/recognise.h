@@ -113,7 +113,7 @@ void prefetch_recognise_free(struct prefetch_recognise *recognise);
 
 /* Takes in opens of `n` files, in the order seen.  Ids beyond the dataset's files are ignored.  A file that is opened
  * again before 256 others counts once (or before a sixteenth of all files, if that is less).  Readers look at a
- * header first, or try again. */
+ * header first, or try again.  Files of one sample count as one file, unless a track expects each of them. */
 void prefetch_recognise_opened(struct prefetch_recognise *recognise, const uint32_t *files, size_t n);
 
 /* Tells that opens have paused or that a listing was seen: an epoch may have ended, or may begin.  The search looks

@@ -330,7 +330,7 @@ struct prefetch_recognise {
 	struct prefetch_filters filters;
 	bool filters_begun, filters_made;
 
-	uint32_t latest[LATEST]; /* files of the latest opens; a ring */
+	uint64_t latest[LATEST]; /* what was opened latest (`opened_unit`); a ring */
 	uint64_t n_latest;       /* since the last pause */
 	uint32_t ring[RING];     /* files of unexplained opens, each once, in their order */
 	uint32_t n_ring;

@@ -71,16 +71,46 @@ def test_all_files_of_an_announced_sample_are_read_ahead(told, grouped, mount):
     assert listed, "names are listed by directory, not looked up"
 
 
-def test_both_files_of_a_recognised_sample_are_read_ahead(grouped, mount):
-    """torch's order of the sorted pictures; the labels lie beside them."""
+def torch_randperm(n, seed):
     torch = pytest.importorskip("torch", reason="torch is not installed")
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def numpy_shuffle(n, seed):
+    np = pytest.importorskip("numpy", reason="numpy is not installed")
+    return np.random.RandomState(seed).permutation(n).tolist()
+
+
+def numpy_default_rng(n, seed):
+    np = pytest.importorskip("numpy", reason="numpy is not installed")
+    return np.random.default_rng(seed).permutation(n).tolist()
+
+
+def python_shuffle(n, seed):
+    order = list(range(n))
+    random.Random(seed).shuffle(order)
+    return order
+
+
+SHUFFLES = [(torch_randperm, "torch DistributedSampler"), (numpy_shuffle, "numpy shuffle"),
+            (numpy_default_rng, "numpy default_rng shuffle"), (python_shuffle, "Python random.shuffle")]
+KINDS = {"both": slice(None), "labels first": slice(None, None, -1), "pictures": slice(1)}
+TRAINERS = [(*shuffle, "both") for shuffle in SHUFFLES] + [(*SHUFFLES[1], kinds) for kinds in ("labels first", "pictures")]
+
+
+@pytest.mark.parametrize("shuffle, name, kinds", TRAINERS, ids=[f"{name}, {kinds}" for _, name, kinds in TRAINERS])
+def test_recognised_samples_are_read_ahead(shuffle, name, kinds, grouped, mount):
+    """A shuffle of the sorted pictures; the labels lie beside them.  The trainer opens both files of a sample, or one."""
     dataset, files = grouped
     m = mount(dataset, f"{TREE},memory=24M")
     samples = samples_of(m, files)
-    order = [samples[i] for i in torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(7))]
-    before = read(m, files, order[:200])
-    assert "torch DistributedSampler, seed+epoch 7" in before["recognised"]
-    assert missed(before, read(m, files, order[200:])) <= 2 * SAMPLES / 50
+    order = [samples[i][KINDS[kinds]] for i in shuffle(SAMPLES, 7)]
+    read(m, files, order[:2 * STEP])
+    before = wait_until(lambda: (now := settled(m))["recognised"] != "nothing" and now, "a recognised order")
+    assert before["recognised"].startswith(f"{name}, seed+epoch 7") and len(before["samplers"]) == 1
+    after = read(m, files, order[2 * STEP:])
+    assert missed(before, after) <= len(order[0]) * SAMPLES / 100
+    assert len(after["samplers"]) == 1 and after["recognise_wrong"] == 0
 
 
 def test_the_second_file_of_a_sample_that_comes_is_not_lost(grouped, mount):

@@ -23,14 +23,16 @@ static void add(struct shard_builder *builder, const struct synth *s, uint32_t i
 {
 	uint32_t class = s->scattered ? synth_class(s, i) : i / s->per_class;
 	bool val = class >= s->classes;
-	char path[128];
+	uint32_t item = (s->scattered ? i : i % s->per_class) / (s->grouped ? s->n_suffixes : 1);
+	char path[128], group[64];
 	struct shard_build_file file = { .path = path, .length = s->bytes, .xxh3 = i, .mtime_s = 1, .mode = 0644 };
 	struct base_err err = { 0 };
 
 	snprintf(path, sizeof(path), "%s/class_%04u/item_%06u%s", val ? "val" : "train",
-	        val ? class - s->classes : class, s->scattered ? i : i % s->per_class,
-	        s->suffixes ? s->suffixes[i % s->n_suffixes] : ".bin");
+	        val ? class - s->classes : class, item, s->suffixes ? s->suffixes[i % s->n_suffixes] : ".bin");
 	file.common = s->common;
+	snprintf(group, sizeof(group), "%u/%u", class, item);
+	file.group = s->grouped ? group : NULL;
 	file.offset = shard_order_position(places, i) * s->bytes;
 	if (shard_builder_add_file(builder, &file, &err) < 0)
 		fail_msg("%s", err.text);
