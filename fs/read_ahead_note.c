@@ -5,6 +5,15 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+/* Returns what may keep the hook of `ddpfs exec` out of the trainer, if nobody has heard of it; else "". */
+static const char *hook_missing(const struct fs_read_ahead_counts *counts)
+{
+	return counts->heard
+	               ? ""
+	               : "see that the trainer's Python gets PYTHONPATH and DDPFS_MOUNT (env -i, sudo and python -E "
+	                 "drop them), or ";
+}
+
 bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_note)
 {
 	uint64_t percent = counts->opens > 0 ? counts->misses * 100 / counts->opens : 0;
@@ -23,10 +32,10 @@ bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_not
 	else if (counts->watched)
 		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
 		        "nothing recognised after %" PRIu64 " opens, %" PRIu64
-		        "%% missed: call ddpfs.torch.follow(loader, paths=...), announce the order with "
+		        "%% missed: %scall ddpfs.torch.follow(loader, paths=...), announce the order with "
 		        "`ddpfs ctl MNT follow LIST`, shuffle with torch's DistributedSampler or a seeded generator, "
 		        "or open files in the order of .ddpfs/epoch/N.list",
-		        counts->unexplained, percent);
+		        counts->unexplained, percent, hook_missing(counts));
 	else
 		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
 		        "nothing recognised after %" PRIu64 " opens, %" PRIu64
@@ -63,9 +72,9 @@ void fs_unknown_order_note(const struct fs_read_ahead_counts *counts, char *ret_
 	else if (counts->watched)
 		snprintf(ret_note, size,
 		        "unknown: %" PRIu64 " opens fit no sampler that ddpfs knows, and no DataLoader of PyTorch "
-		        "announced them: announce the order with ddpfs.torch.follow(loader, paths=...), `ddpfs ctl MNT "
-		        "follow LIST` or ddpfs.Mount(MNT).follow(...)",
-		        counts->unexplained);
+		        "announced them: %sannounce the order with ddpfs.torch.follow(loader, paths=...), `ddpfs ctl "
+		        "MNT follow LIST` or ddpfs.Mount(MNT).follow(...)",
+		        counts->unexplained, hook_missing(counts));
 	else
 		snprintf(ret_note, size,
 		        "unknown: %" PRIu64

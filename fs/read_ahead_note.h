@@ -25,6 +25,7 @@ struct fs_read_ahead_counts {
 	uint64_t opens;       /* of the mount; 0: not known */
 	uint64_t misses;      /* of these opens; <= opens */
 	bool watched;         /* `ddpfs exec` announces what the trainer's DataLoaders draw */
+	bool heard;           /* a list was announced, and opens followed it or left it */
 	const char *reason;   /* why the trainer announces nothing, as it said; NULL: it said nothing */
 };
 

@@ -429,6 +429,8 @@ static void say_why(
         struct fs_sampler_streams *fr, const char *recognised, struct fs_read_ahead_counts *counts, json_t *object)
 {
 	char note[FS_READ_AHEAD_NOTE_MAX], reason[FS_READ_AHEAD_REASON_MAX];
+	struct fs_announced_orders_counts announced;
+	fs_announced_orders_count(fr->orders, &announced);
 	counts->opens = (uint64_t)json_integer_value(json_object_get(object, "opens"));
 	counts->misses = (uint64_t)json_integer_value(json_object_get(object, "misses"));
 	{
@@ -436,6 +438,7 @@ static void say_why(
 		memcpy(reason, fr->reason, sizeof(reason));
 	}
 	counts->reason = *reason ? reason : NULL;
+	counts->heard = announced.explained > 0 || announced.dropped > 0;
 	if (fr->view->all && fr->view->layout == FS_LAYOUT_TREE && fs_read_ahead_note(counts, note))
 		json_object_set_new(object, "read_ahead_note", json_string(note));
 	say_order(fr, recognised, counts, object);

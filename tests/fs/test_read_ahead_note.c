@@ -112,6 +112,21 @@ static void test_nobody_who_runs_under_exec_is_told_to_do_so(void **state)
 	}
 }
 
+static void test_a_hook_that_nobody_heard_of_may_be_missing(void **state)
+{
+	(void)state;
+	static const char said[] = "gets PYTHONPATH and DDPFS_MOUNT (env -i, sudo and python -E drop them), or ";
+	struct fs_read_ahead_counts counts = { .watched = true, .unexplained = 512, .opens = 1000, .misses = 995 };
+	assert_non_null(strstr(order_note_of(counts), said));
+	assert_non_null(strstr(note_of(counts), said));
+	counts.heard = true;
+	assert_null(strstr(order_note_of(counts), "PYTHONPATH"));
+	assert_null(strstr(note_of(counts), "PYTHONPATH"));
+	counts.heard = counts.watched = false; /* a mount without `ddpfs exec` */
+	assert_null(strstr(order_note_of(counts), "PYTHONPATH"));
+	assert_null(strstr(note_of(counts), "PYTHONPATH"));
+}
+
 static void test_the_reason_of_the_trainer_is_said(void **state)
 {
 	(void)state;
@@ -135,6 +150,9 @@ static void test_the_longest_reason_fits(void **state)
 	assert_non_null(strstr(order_note_of(counts), reason));
 	counts.reason = NULL;
 	assert_non_null(strstr(order_note_of(counts), "ddpfs.Mount(MNT).follow(...)"));
+	counts.watched = true;
+	assert_non_null(strstr(order_note_of(counts), "ddpfs.Mount(MNT).follow(...)"));
+	assert_non_null(strstr(note_of(counts), "N.list"));
 }
 
 static void test_being_behind_comes_first(void **state)
@@ -163,6 +181,7 @@ int main(void)
 		cmocka_unit_test(test_nothing_recognised_is_not_said_without_a_reason),
 		cmocka_unit_test(test_an_unknown_order_is_looked_for_until_512_opens),
 		cmocka_unit_test(test_nobody_who_runs_under_exec_is_told_to_do_so),
+		cmocka_unit_test(test_a_hook_that_nobody_heard_of_may_be_missing),
 		cmocka_unit_test(test_the_reason_of_the_trainer_is_said),
 		cmocka_unit_test(test_the_longest_reason_fits),
 		cmocka_unit_test(test_being_behind_comes_first),

@@ -289,5 +289,6 @@ def test_the_statistics_say_why_a_loader_is_left_alone(dataset, scratch, kind):
     if kind in WHY:
         assert f"unknown: the trainer announces no order: {WHY[kind]}" in done.stdout
     else:
-        assert "opens fit no sampler that ddpfs knows, and no DataLoader of PyTorch announced them: announce" in done.stdout
+        assert "opens fit no sampler that ddpfs knows, and no DataLoader of PyTorch announced them: see that the trainer's " \
+               "Python gets PYTHONPATH and DDPFS_MOUNT" in done.stdout
         assert "`ddpfs exec`" not in done.stdout
