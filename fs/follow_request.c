@@ -31,6 +31,7 @@ enum {
 	NAME_MAX_LEN = FS_HANDOVER_LIST_NAME - 1,
 	OWNER_LEN = sizeof("4294967295 ") - 1, /* at most, of what stands before a guest's names: they have no spaces */
 };
+static const json_int_t FROM_MAX = (json_int_t)1 << 62; /* an entry's place behind it is an int64_t, too */
 static const char ALL_PREFIX[] = ".ddpfs/all/";
 
 /* A request that is being answered. */
@@ -154,8 +155,10 @@ static json_t *parse(struct asked *a, json_t *request)
 	a->buffer = (uint64_t)json_integer_value(buffer);
 	json_int_t size = json_integer_value(json_object_get(request, "size"));
 	a->size = size > 0 ? (uint64_t)size : 0;
-	json_int_t from = json_integer_value(json_object_get(request, "from"));
-	a->from = from > 0 && from < INT64_MAX / 2 ? (uint64_t)from : 0;
+	json_t *from = json_object_get(request, "from");
+	if (from && (!json_is_integer(from) || json_integer_value(from) < 0 || json_integer_value(from) > FROM_MAX))
+		return refuse_at("invalid", -1, "\"from\" must be a whole number, at most 2^62");
+	a->from = (uint64_t)json_integer_value(from);
 	return NULL;
 }
 

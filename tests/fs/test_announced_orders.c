@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -166,6 +167,54 @@ static void a_list_whose_last_entries_are_dropped_ends_when_the_next_list_is_rea
 	assert_int_equal(fs_announced_orders_live(orders), 1);
 }
 
+/* As fs/follow_request.c asks before a guest's list. */
+static bool may(const char *owner, const char *name)
+{
+	char whole[32];
+	snprintf(whole, sizeof(whole), "%s%s", owner, name);
+	return fs_announced_orders_guest_may(orders, owner, whole);
+}
+
+static void announce_many(const char *owner, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		char name[32];
+		snprintf(name, sizeof(name), "%slist%u", owner, i);
+		announce(name, 0);
+	}
+}
+
+static void one_guest_has_32_lists_and_all_have_48(void **state)
+{
+	(void)state;
+	announce("default", 0); /* no guest's */
+	announce_many("12 ", FS_GUEST_LISTS_USER - 1);
+	assert_true(may("12 ", "one more"));
+	announce("12 last", 0);
+	assert_false(may("12 ", "one more"));
+	assert_true(may("12 ", "last"));
+	announce_many("13 ", FS_GUEST_LISTS - FS_GUEST_LISTS_USER - 1);
+	assert_true(may("1 ", "list"));
+	announce("1 list", 0);
+	assert_false(may("13 ", "one more"));
+	assert_true(may("13 ", "list3"));
+	assert_true(fs_announced_orders_forget(orders, "12 list7"));
+	assert_true(may("13 ", "one more"));
+}
+
+static void a_guest_waits_while_64_lists_that_he_replaced_have_not_ended(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 2 * FS_GUEST_LISTS_USER; i++) {
+		assert_true(may("12 ", "train"));
+		announce("12 train", 0);
+	}
+	assert_false(may("12 ", "train"));
+	assert_true(may("13 ", "train"));
+	fs_announced_orders_sync(orders, base_now_ns());
+	assert_true(may("12 ", "train"));
+}
+
 static int set_up(void **state)
 {
 	(void)state;
@@ -210,6 +259,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 		        a_list_whose_last_entries_are_dropped_ends_when_the_next_list_is_read, start, stop),
 		cmocka_unit_test_setup_teardown(samples_in_a_row_need_no_memory, start, stop),
+		cmocka_unit_test_setup_teardown(one_guest_has_32_lists_and_all_have_48, start, stop),
+		cmocka_unit_test_setup_teardown(
+		        a_guest_waits_while_64_lists_that_he_replaced_have_not_ended, start, stop),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }
