@@ -11,6 +11,7 @@ from helpers import datasets, tools
 from helpers.waiting import wait_until
 
 DEAD = "http://me:s3cr3t@127.0.0.1:1"
+STORE, TLS_STORE = "http://store.invalid/x", "https://store.invalid/x"
 CURE = "or add the store's host to no_proxy"
 
 
@@ -26,8 +27,8 @@ def waits(url):
     return said
 
 
-@pytest.mark.parametrize("variable, url", [("http_proxy", "http://store.invalid/x"), ("https_proxy", "https://store.invalid/x"),
-                                           ("HTTPS_PROXY", "https://store.invalid/x"), ("ALL_PROXY", "http://store.invalid/x")])
+@pytest.mark.parametrize("variable, url", [("http_proxy", STORE), ("https_proxy", TLS_STORE),
+                                           ("HTTPS_PROXY", TLS_STORE), ("ALL_PROXY", STORE)])
 @pytest.mark.parametrize("no_proxy", ["", "other.invalid"])
 def test_a_proxy_that_takes_no_connection_is_named(variable, url, no_proxy, monkeypatch):
     monkeypatch.setenv(variable, DEAD)
@@ -37,7 +38,7 @@ def test_a_proxy_that_takes_no_connection_is_named(variable, url, no_proxy, monk
 
 def test_a_proxy_without_an_address_is_named(monkeypatch):
     monkeypatch.setenv("http_proxy", "nothing.invalid:3128")
-    assert "the proxy nothing.invalid:3128 has no address: look at the variable http_proxy" in waits("http://store.invalid/x")
+    assert "the proxy nothing.invalid:3128 has no address: look at the variable http_proxy" in waits(STORE)
 
 
 @pytest.mark.parametrize("address", ["http://me:s3cr3t@127.0.0.1:99999", "http://me:s3cr3t@[::1"])
@@ -45,7 +46,7 @@ def test_a_proxy_without_an_address_is_named(monkeypatch):
 def test_an_address_that_is_none_is_said_without_its_password(address, no_proxy, monkeypatch):
     monkeypatch.setenv("http_proxy", address)
     monkeypatch.setenv("no_proxy", no_proxy)
-    assert "the variable http_proxy is no address of a proxy: correct it, or unset it" in waits("http://store.invalid/x")
+    assert "the variable http_proxy is no address of a proxy: correct it, or unset it" in waits(STORE)
 
 
 @pytest.mark.parametrize("variable, no_proxy", [("https_proxy", ""), ("http_proxy", "127.0.0.1"), ("HTTP_PROXY", "")])
@@ -99,7 +100,8 @@ def test_a_proxy_that_refuses_the_store_is_named(monkeypatch):
     with Proxy(("127.0.0.1", 0), Forwards) as proxy:
         place = f"127.0.0.1:{proxy.server_address[1]}"
         monkeypatch.setenv("https_proxy", f"http://{place}")
-        assert f"the proxy {place} refuses to connect to the store: look at the variable https_proxy" in waits("https://store.invalid/x")
+        said = f"the proxy {place} refuses to connect to the store: look at the variable https_proxy"
+        assert said in waits(TLS_STORE)
 
 
 def test_a_mount_names_the_proxy_that_went_away(http_store, mount, scratch, monkeypatch):
@@ -111,4 +113,5 @@ def test_a_mount_names_the_proxy_that_went_away(http_store, mount, scratch, monk
         m = mount("http://store.invalid/train", "view=all,layout=tree,memory=64M,timeout=2")
     with pytest.raises(OSError):
         (m.path / "class_00/item_0007.bin").read_bytes()
-    wait_until(lambda: f"the proxy {place} takes no connection" in tools.stat_json(m.path).get("store_error", ""), "a reason")
+    said = f"the proxy {place} takes no connection"
+    wait_until(lambda: said in tools.stat_json(m.path).get("store_error", ""), "a reason")

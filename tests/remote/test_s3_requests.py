@@ -114,8 +114,8 @@ def test_a_host_that_has_no_address_is_named(build_dir):
 
 
 @pytest.mark.parametrize("name, environment", [
-    ("http://127.0.0.1:0/x", {}), ("http://127.0.0.1:99999/x", {}), ("http://127.0.0.1:http/x", {}), ("http://ho st/x", {}),
-    ("https://[::1/x", {}), ("s3://buck/x", {"AWS_ENDPOINT_URL": "http://127.0.0.1:0"}),
+    ("http://127.0.0.1:0/x", {}), ("http://127.0.0.1:99999/x", {}), ("http://127.0.0.1:http/x", {}),
+    ("http://ho st/x", {}), ("https://[::1/x", {}), ("s3://buck/x", {"AWS_ENDPOINT_URL": "http://127.0.0.1:0"}),
     ("s3://buck/x", {"AWS_ENDPOINT_URL": "http://127.0.0.1:99999/base"})])
 def test_an_address_that_never_works_is_refused_at_once(name, environment, build_dir):
     """Before any request, so before the credentials are looked for."""

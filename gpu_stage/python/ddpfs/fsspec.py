@@ -101,8 +101,8 @@ class DdpfsFileSystem(AbstractFileSystem):
         if index is not None and self.dataset is None:
             raise ValueError(f"index={files.shown(index)!r} is that of one dataset: name it, too")
         if index is not None and ":/" in os.fsdecode(index) and not os.path.exists(index):
-            raise ValueError(f"index={files.shown(index)!r}: an index that is named apart is a file of this host: fetch "
-                             "it, and name the file")
+            raise ValueError(f"index={files.shown(index)!r}: an index that is named apart is a file of this host: "
+                             "fetch it, and name the file")
         self.index = None if index is None else os.path.abspath(index)
         if self.dataset is not None:  # a "/" in front means the dataset's root, and no name has it
             self._strip_protocol = self._strip_in_dataset
