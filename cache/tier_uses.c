@@ -34,6 +34,7 @@ struct cache_tier_uses {
 
 	pthread_mutex_t lock; /* guards all below */
 	uint64_t latest;      /* epoch */
+	uint64_t reached;     /* told: this process reads this part of it, as a time: cache_tier_block.now */
 	struct shard_epoch *epochs[EPOCHS];
 	struct {
 		uint64_t epoch;
@@ -142,6 +143,15 @@ static bool next_use(struct cache_tier_uses *uses, uint64_t epoch, uint32_t samp
 	return false;
 }
 
+/* Returns the epoch for which a sample of the told order is fetched: CACHE_TIER_USES_LATEST. */
+static uint64_t epoch_now(const struct cache_tier_uses *uses, uint32_t sample)
+{
+	uint64_t epoch = uses->latest;
+	uint32_t at;
+	bool comes = told_in(uses, epoch, sample, &at) && at >= uses->reached;
+	return !comes && told_in(uses, epoch + 1, sample, &at) ? epoch + 1 : epoch;
+}
+
 bool cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cache_tier_block *block)
 {
 	struct shard_place place;
@@ -155,7 +165,7 @@ bool cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cac
 		return true;
 	look_at_ranks(uses);
 	if (epoch == CACHE_TIER_USES_LATEST)
-		epoch = uses->latest;
+		epoch = uses->view ? uses->latest : epoch_now(uses, place.sample);
 	if (uses->all || epoch >= CACHE_TIER_EPOCHS_MAX)
 		return true;
 	if (uses->view)
@@ -166,7 +176,6 @@ bool cache_tier_uses_of(struct cache_tier_uses *uses, uint64_t epoch, struct cac
 	/* There is no table yet, or a demand is for what this order does not have. */
 	if (uses->by_tables && !used && !again)
 		return true;
-	uses->latest = epoch;
 	block->next = next;
 	block->now = block->next ? now : 0;
 	return used;
@@ -270,7 +279,7 @@ static void forget(struct cache_tier_uses *uses)
 	free(uses->ranks);
 	uses->ranks = NULL;
 	uses->joined = uses->all = false;
-	uses->latest = uses->ranks_ns = 0;
+	uses->latest = uses->reached = uses->ranks_ns = 0;
 	uses->n_ranks = 0;
 }
 
@@ -293,6 +302,14 @@ int cache_tier_uses_follow(struct cache_tier_uses *uses, const struct cache_tier
 	if (rc < 0)
 		forget(uses);
 	return rc;
+}
+
+void cache_tier_uses_reach(struct cache_tier_uses *uses, uint64_t epoch, uint64_t turn, uint64_t turns)
+{
+	assert(turns > 0 && turn <= turns);
+	lock_for_scope(&uses->lock);
+	uses->latest = epoch;
+	uses->reached = epoch * CACHE_TIER_EPOCH + (turn > 0 ? turn - 1 : 0) * CACHE_TIER_EPOCH / turns + 1;
 }
 
 uint32_t cache_tier_uses_ranks(struct cache_tier_uses *uses, uint64_t *ret_ranks)

@@ -13,6 +13,7 @@
  *
  *     cache_tier_uses_new_told                 the order is not known: nothing is told to the tier
  *     cache_tier_uses_follow                   an order, and which of its ranks are read here
+ *       cache_tier_uses_reach(epoch, turn)     ... how far they are
  *       cache_tier_uses_tell(epoch, table)     ... as many epochs ahead as cache_tier_uses_ahead says
  *     cache_tier_uses_leave                    the order is lost: nothing is told to the tier
  *
@@ -68,6 +69,9 @@ struct cache_tier_told {
  * Returns 0; -ERANGE: the world has too many ranks for a tier, or does not have these; -ENOMEM; an error of fcntl(2).
  * After an error, nothing is told. */
 int cache_tier_uses_follow(struct cache_tier_uses *uses, const struct cache_tier_told *told);
+/* Says how far this process reads the followed order: it has used `turn` of the `turns` of its ranks in an epoch.
+ * turn <= turns, turns > 0. */
+void cache_tier_uses_reach(struct cache_tier_uses *uses, uint64_t epoch, uint64_t turn, uint64_t turns);
 /* Copies which ranks of the followed order are read on this host: bits_new(world) bits.  Returns how many they are;
  * 0: no order is followed, and ret_ranks is as it was. */
 uint32_t cache_tier_uses_ranks(struct cache_tier_uses *uses, uint64_t *ret_ranks);
@@ -85,7 +89,10 @@ void cache_tier_uses_leave(struct cache_tier_uses *uses);
 /* NULL is fine. */
 void cache_tier_uses_free(struct cache_tier_uses *uses);
 
-#define CACHE_TIER_USES_LATEST UINT64_MAX     /* the latest epoch that was asked for */
+/* Of a view: the latest epoch that was asked for.  Of a told order: the epoch that is read now; if its table has the
+ * file not, or in an earlier part than the one that is read now, the next one if that has it.  So what is fetched ahead
+ * over the end of an epoch is fetched for the next one, also by who knows the order of the files but not its epochs. */
+#define CACHE_TIER_USES_LATEST UINT64_MAX
 #define CACHE_TIER_USES_NONE (UINT64_MAX - 1) /* of another order than the one that is told */
 
 /* Fills block->now and block->next of a block that is read for a use in `epoch`, or one of the two values above.

@@ -194,6 +194,7 @@ bool fs_trainer_uses_step(struct fs_trainer_uses *tu, struct prefetch_recognise 
 	}
 	if (!tu->follows)
 		return false;
+	cache_tier_uses_reach(tu->uses, chosen.epoch, chosen.turn, chosen.turns);
 	look_at_ranks(tu);
 	while (more && base_now_ns() - start_ns < max_ns)
 		more = work(tu, recognise);

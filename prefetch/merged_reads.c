@@ -384,6 +384,8 @@ static uint64_t epoch_of(struct prefetch_item *item)
 	uint64_t turn;
 	if (!atomic_load_explicit(&stream->tells_uses, memory_order_relaxed))
 		return CACHE_TIER_USES_NONE;
+	if (stream->options.uses_epoch == CACHE_TIER_USES_LATEST)
+		return CACHE_TIER_USES_LATEST;
 	return stream->options.uses_epoch + cache_timeline_epoch_of(&stream->tl, item->seq, &turn)->number;
 }
 

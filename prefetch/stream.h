@@ -56,8 +56,9 @@ struct prefetch_stream_options {
 	 * has at most one such stream.  The view has one epoch, whose turns are all samples in storage order.  No uses
 	 * are told. */
 	bool warm_up;
-	/* prefetch_options.tier_uses knows this order, and calls the stream's epoch 0 uses_epoch.  What is fetched for
-	 * other streams tells the tier no use. */
+	/* prefetch_options.tier_uses knows this order, and calls the stream's epoch 0 uses_epoch.  Or it knows the
+	 * order in other epochs than the stream does: CACHE_TIER_USES_LATEST.  What is fetched for other streams tells
+	 * the tier no use. */
 	bool tells_uses;
 	uint64_t uses_epoch;
 	uint32_t names_ahead; /* the sink may have made names of so many turns more than were announced to it */

@@ -489,6 +489,56 @@ static void a_told_order_has_the_ranks_that_it_says(void **state)
 	synth_close(index);
 }
 
+/* Returns a table in which the only uses are those of `sample` and `other`, in these parts of the epoch. */
+static struct cache_use_table *table_of(uint32_t sample, uint32_t part, uint32_t other, uint32_t other_part)
+{
+	struct cache_use_table *table = cache_use_table_new(N / 16);
+	assert_non_null(table);
+	cache_use_table_set(table, sample, part, CACHE_USE_PARTS);
+	cache_use_table_set(table, other, other_part, CACHE_USE_PARTS);
+	return table;
+}
+
+/* Expects what is told of a file that is fetched for the latest epoch. */
+static void expect_latest(struct cache_tier_uses *uses, uint32_t file, uint32_t now, uint32_t next)
+{
+	static uint8_t want[LEN];
+	struct cache_tier_block block = tier_simulated_block(file, 0, 0, want);
+	assert_true(cache_tier_uses_of(uses, CACHE_TIER_USES_LATEST, &block));
+	assert_int_equal(block.now, now);
+	assert_int_equal(block.next, next);
+}
+
+static void what_is_fetched_over_the_end_of_an_epoch_is_for_the_next_one(void **state)
+{
+	static const struct cache_tier_told told = { .order = 7, .world = 4, .n = 1 };
+	enum { E = 5, BOTH = 1, FIRST, SECOND };
+	struct shard_index *index = tier_simulated_dataset(N / 16);
+	struct cache_tier *tier = tier_simulated_opened(shard_index_info(index)->identity, CACHE_TIER_SIZE_MIN);
+	struct cache_tier_uses *uses;
+	(void)state;
+	assert_int_equal(cache_tier_uses_new_told(tier, index, &uses), 0);
+	assert_int_equal(cache_tier_uses_follow(uses, &told), 0);
+	cache_tier_uses_tell(uses, E, table_of(BOTH, 3, FIRST, 2));
+	cache_tier_uses_tell(uses, E + 1, table_of(BOTH, 1, SECOND, 0));
+	const uint32_t none = (E + 1 + 32) * EPOCH, none_then = none + EPOCH, both = E * EPOCH + 4,
+	               both_then = (E + 1) * EPOCH + 2, second = (E + 1) * EPOCH + 1;
+	for (uint64_t turn = 0; turn <= 80; turn++) { /* 10 turns are a part */
+		cache_tier_uses_reach(uses, E, turn, 80);
+		if (turn <= 40)
+			expect_latest(uses, BOTH, both, both_then);
+		else
+			expect_latest(uses, BOTH, both_then, none_then);
+		expect_latest(uses, FIRST, E * EPOCH + 3, none);
+		expect_latest(uses, SECOND, second, none_then);
+	}
+	cache_tier_uses_reach(uses, E + 1, 0, 80);
+	expect_latest(uses, BOTH, both_then, none_then);
+	cache_tier_uses_free(uses);
+	cache_tier_close(tier);
+	synth_close(index);
+}
+
 static void a_group_keeps_its_samples_until_the_next_deal(void **state)
 {
 	struct shard_index *index = tier_simulated_dataset(N / 4);
@@ -537,6 +587,7 @@ int main(void)
 		TEST(a_group_keeps_its_samples_until_the_next_deal),
 		TEST(a_group_that_is_kept_for_ever_tells_nothing),
 		TEST(a_told_order_has_the_ranks_that_it_says),
+		TEST(what_is_fetched_over_the_end_of_an_epoch_is_for_the_next_one),
 	};
 	return cmocka_run_group_tests_name("cache/tier_uses", tests, NULL, NULL);
 }

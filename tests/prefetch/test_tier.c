@@ -438,11 +438,18 @@ static struct cache_use_table *table_of_all(void)
 	return table;
 }
 
-/* Reads a few turns of an order in its epoch FAR, while the tier knows when this host uses each sample in the epochs 0
- * and FAR of one order.  Returns how many epochs are known behind the latest one. */
-static uint32_t epochs_after_reads(bool tells)
+enum { FAR = 20 };
+
+/* How a stream tells uses: struct prefetch_stream_options. */
+struct telling {
+	bool tells_uses;
+	uint64_t epoch, uses_epoch;
+};
+
+/* Reads an epoch of an order, while the tier knows when this host uses each sample in the epochs FAR and FAR + 1 of one
+ * order, and that it reads FAR.  Returns how many blocks the tier moved to those of their next use. */
+static uint64_t moved_by_reads(struct telling how)
 {
-	enum { FAR = 20, TURNS = 8 };
 	static const struct prefetch_sink_ops ops = {
 		.announce = slow_announce, .store = slow_store, .drop = slow_drop
 	};
@@ -452,7 +459,11 @@ static uint32_t epochs_after_reads(bool tells)
 		.let_go = true };
 	const struct shard_view_options order = { .order = SHARD_ORDER_CHUNK, .world = 1 };
 	struct prefetch_options options = { .index = data.index, .memory_bytes = 64 << 20, .sink = &sink.base };
+	struct prefetch_stream_options mine = {
+		.epoch = how.epoch, .tells_uses = how.tells_uses, .uses_epoch = how.uses_epoch
+	};
 	const struct cache_tier_told told = { .order = 1, .world = 2, .n = 1 };
+	struct cache_tier_stats stats;
 	struct base_err err = { 0 };
 	struct prefetch *p;
 	struct shard_view *view;
@@ -461,38 +472,41 @@ static uint32_t epochs_after_reads(bool tells)
 	assert_int_equal(cache_tier_open(tier_dir, CACHE_TIER_SIZE_MIN, identity, &err, &options.tier), 0);
 	assert_int_equal(cache_tier_uses_new_told(options.tier, data.index, &options.tier_uses), 0);
 	assert_int_equal(cache_tier_uses_follow(options.tier_uses, &told), 0);
-	cache_tier_uses_tell(options.tier_uses, 0, table_of_all());
 	cache_tier_uses_tell(options.tier_uses, FAR, table_of_all());
+	cache_tier_uses_tell(options.tier_uses, FAR + 1, table_of_all());
+	cache_tier_uses_reach(options.tier_uses, FAR, 0, 1);
 	assert_int_equal(prefetch_new(&options, &err, &p), 0);
 	assert_int_equal(shard_view_new(data.index, &order, &err, &view), 0);
-	assert_int_equal(shard_view_epoch(view, FAR, &epoch), 0);
-	assert_int_equal(
-	        prefetch_stream_new(p,
-	                &(struct prefetch_stream_options){ .view = view, .epoch = FAR, .tells_uses = tells }, &stream),
-	        0);
-	for (uint64_t k = 0; k < TURNS; k++) {
+	assert_int_equal(shard_view_epoch(view, how.epoch, &epoch), 0);
+	mine.view = view;
+	assert_int_equal(prefetch_stream_new(p, &mine, &stream), 0);
+	for (uint64_t k = 0; k < N_LARGE; k++) {
 		uint32_t sample;
 		assert_int_equal(shard_epoch_turn(epoch, 0, k, &sample, NULL), 0);
 		assert_true(comes(&sink, sample, 10000));
+		prefetch_stream_used(stream, &(struct prefetch_use){ .epoch = how.epoch, .turn = k }, 1);
 	}
-	uint32_t n = cache_tier_uses_epochs(options.tier_uses);
 	prefetch_stream_free(stream);
 	shard_epoch_put(epoch);
 	shard_view_free(view);
 	prefetch_free(p);
+	cache_tier_stats_get(options.tier, &stats);
 	cache_tier_uses_free(options.tier_uses);
 	cache_tier_close(options.tier);
-	return n;
+	return stats.moved;
 }
 
-/* Streams of announced lists and of other trainers have their own epoch numbers. */
-static void epochs_of_an_order_that_is_not_told_are_no_epochs_of_the_told_one(void **state)
+/* Streams of other trainers have their own epoch numbers.  Those of announced lists do not know when an epoch of the
+ * told order begins. */
+static void only_a_stream_of_the_told_order_tells_uses(void **state)
 {
 	(void)state;
 	struct dataset small = data;
 	dataset_new(&data, N_LARGE, 1, LARGE, 1);
-	assert_int_equal(epochs_after_reads(false), 2);
-	assert_int_equal(epochs_after_reads(true), 1);
+	assert_int_equal(moved_by_reads((struct telling){ .epoch = 0 }), 0);
+	assert_int_equal(moved_by_reads((struct telling){ .epoch = FAR }), 0);
+	assert_true(moved_by_reads((struct telling){ .tells_uses = true, .uses_epoch = CACHE_TIER_USES_LATEST }) > 0);
+	assert_int_equal(moved_by_reads((struct telling){ .tells_uses = true, .epoch = FAR }), 0); /* the same use */
 	dataset_free(&data);
 	data = small;
 }
@@ -524,7 +538,7 @@ int main(void)
 		TEST(a_full_disk_switches_the_tier_off_and_reading_goes_on),
 		TEST(wrong_bytes_of_the_source_do_not_enter_the_tier),
 		TEST(an_error_of_the_source_ends_the_claim),
-		TEST(epochs_of_an_order_that_is_not_told_are_no_epochs_of_the_told_one),
+		TEST(only_a_stream_of_the_told_order_tells_uses),
 		TEST(a_reader_waits_for_names_only_if_its_files_are_not_in_the_tier),
 	};
 	return cmocka_run_group_tests_name("prefetch/tier", tests, group_set_up, group_tear_down);
