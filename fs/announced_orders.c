@@ -475,7 +475,8 @@ static bool opened(struct fs_announced_orders *orders, uint32_t file)
 	return explains;
 }
 
-size_t fs_announced_orders_opened(struct fs_announced_orders *orders, uint32_t *files, size_t n)
+size_t fs_announced_orders_opened(
+        struct fs_announced_orders *orders, uint32_t *files, size_t n, uint32_t *ret_explained)
 {
 	size_t left = 0;
 	bool live = fs_announced_orders_live(orders) > 0;
@@ -485,7 +486,9 @@ size_t fs_announced_orders_opened(struct fs_announced_orders *orders, uint32_t *
 		return n;
 	}
 	for (size_t i = 0; i < n; i++) {
-		if (!opened(orders, files[i]))
+		if (opened(orders, files[i]))
+			ret_explained[i - left] = files[i];
+		else
 			files[left++] = files[i];
 	}
 	for (unsigned i = 0; i < LISTS_MAX; i++) {
@@ -536,7 +539,13 @@ static int begin_stream(struct fs_announced_orders *orders, struct held *held)
 	if (rc < 0)
 		return rc;
 	struct prefetch_stream_options options = {
-		.view = held->order, .epoch = epoch, .turn = turn, .buffer_turns = fs_announced_list_buffer(held->list)
+		.view = held->order,
+		.epoch = epoch,
+		.turn = turn,
+		.buffer_turns = fs_announced_list_buffer(held->list),
+		.tells_uses =
+		        orders->view->all, /* fs/announced_sampler.h; a rank's view tells the uses of its own order */
+		.uses_epoch = CACHE_TIER_USES_LATEST,
 	};
 	rc = fs_sink_follow(orders->server->sink, orders->view, &options, &held->stream);
 	if (rc < 0) {

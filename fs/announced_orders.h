@@ -77,8 +77,10 @@ struct fs_order_memory *fs_announced_orders_memory(struct fs_announced_orders *o
 
 /* Takes over what a predecessor left. Call it once, before that thread and before the first request. */
 void fs_announced_orders_restore(struct fs_announced_orders *orders);
-/* Takes in opens. Leaves in @files those that no list explains. Returns how many these are. */
-size_t fs_announced_orders_opened(struct fs_announced_orders *orders, uint32_t *files, size_t n);
+/* Takes in opens. Leaves in @files those that no list explains, and writes the others into @ret_explained, which has
+ * room for n. Returns how many no list explains. */
+size_t fs_announced_orders_opened(
+        struct fs_announced_orders *orders, uint32_t *files, size_t n, uint32_t *ret_explained);
 /* Begins and ends streams, and tells the engine what is new. Call it after opens and when woken, and about every two
  * seconds. @now_ns: CLOCK_MONOTONIC. Returns true once for each list that was confirmed. */
 bool fs_announced_orders_sync(struct fs_announced_orders *orders, uint64_t now_ns);

@@ -90,7 +90,7 @@ struct fs_sampler_streams {
 	bool restored;          /* what a predecessor left was taken over */
 	uint64_t opened_ns;     /* time of the last opens */
 	struct fs_search_rest rest;
-	uint32_t batch[FS_SAMPLER_STREAMS_BATCH]; /* ... to here */
+	uint32_t batch[FS_SAMPLER_STREAMS_BATCH], explained[FS_SAMPLER_STREAMS_BATCH]; /* ... to here */
 	pthread_t thread;
 
 	pthread_mutex_t lock; /* guards what follows */
@@ -354,6 +354,7 @@ static void publish(struct fs_sampler_streams *fr, bool busy)
 	unsigned n = 0;
 	prefetch_recognise_scanned(fr->r, &scanned);
 	prefetch_recognise_searched(fr->r, &searched);
+	searched.cpu_ns += fs_trainer_uses_search_ns(fr->uses);
 	while (n < PREFETCH_TRACKS_MAX && prefetch_recognise_get(fr->r, n, &shown[n].track) == 0) {
 		prefetch_recognise_describe(&shown[n].track, shown[n].text, sizeof(shown[n].text));
 		if (shown[n].track.ready && !shown[n].track.unverified)
@@ -834,6 +835,7 @@ static void pause_if_silent(struct fs_sampler_streams *fr, bool *paused)
 	if (*paused || base_now_ns() - fr->opened_ns < FS_SAMPLER_STREAMS_PAUSE_S * UINT64_C(1000000000))
 		return;
 	prefetch_recognise_pause(fr->r);
+	fs_trainer_uses_pause(fr->uses);
 	*paused = true;
 }
 
@@ -853,11 +855,12 @@ static bool take_in(struct fs_sampler_streams *fr, size_t n)
 static size_t announced(struct fs_sampler_streams *fr, size_t n)
 {
 	struct prefetch_recognised track;
-	size_t left = fs_announced_orders_opened(fr->orders, fr->batch, n);
+	size_t left = fs_announced_orders_opened(fr->orders, fr->batch, n, fr->explained);
 	bool confirmed = fs_announced_orders_sync(fr->orders, base_now_ns());
 	/* What was recognised before would get no more opens, and its stream would keep its room. */
 	if (confirmed && fr->r && prefetch_recognise_get(fr->r, 0, &track) == 0)
 		begin_again(fr);
+	fs_trainer_uses_opened(fr->uses, fr->explained, n - left, left);
 	return left;
 }
 
@@ -898,16 +901,17 @@ static int search(struct fs_sampler_streams *fr, size_t opens, size_t unexplaine
 	return opens == FS_SAMPLER_STREAMS_BATCH ? 1 : prefetch_recognise_step(fr->r, STEP_NS);
 }
 
-/* Works for what the tier is told: of one of the orders. Returns whether there is more to do now. */
-static bool step_uses(struct fs_sampler_streams *fr)
+/* Works for what the tier is told: of one of the orders. Returns in how many ns it goes on, at most wait_ns. */
+static uint64_t step_uses(struct fs_sampler_streams *fr, uint64_t wait_ns)
 {
-	bool more = fs_trainer_uses_step(fr->uses, fr->r, USES_NS);
+	int rc = fs_trainer_uses_step(fr->uses, fr->r, USES_NS);
+	uint64_t next_ns = rc == PREFETCH_RECOGNISE_LATER ? LATER_NS : rc > 0 ? USES_NS : wait_ns;
 	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++) {
 		const struct follow *f = &fr->follows[i];
 		if (f->live)
-			fs_sink_tell_uses(f->stream, fs_trainer_uses_tells(fr->uses, f->id, f->generation));
+			fs_sink_tell_uses(f->stream, fs_trainer_uses_tells(fr->uses, fr->r, f->id, f->generation));
 	}
-	return more;
+	return next_ns < wait_ns ? next_ns : wait_ns;
 }
 
 /* Makes everything as it was before the first reader of the rank. */
@@ -965,14 +969,14 @@ static void *recognise_run(void *arg)
 			sync_streams(fr);
 		else if (fr->view->layout == FS_LAYOUT_FLAT)
 			settle(fr);
-		if (fr->uses && step_uses(fr) && wait_ns > USES_NS)
-			wait_ns = USES_NS;
+		if (fr->uses)
+			wait_ns = step_uses(fr, wait_ns);
 		save(fr);
 		/* When the budget is spent, the rest of the search goes on slowly, as at idle priority. */
 		publish(fr, rc > 0 && rc != PREFETCH_RECOGNISE_LATER);
 	}
-	if (fr->uses)
-		fs_trainer_uses_step(fr->uses, NULL, 0); /* the tier ends before this object */
+	fs_trainer_uses_free(fr->uses); /* the tier ends before this object */
+	fr->uses = NULL;
 	end(fr);
 	fs_announced_orders_end(fr->orders);
 	return NULL;
@@ -1083,7 +1087,7 @@ int fs_sampler_streams_new(struct fs_server *server, struct fs_view *view, struc
 	if (rc == 0 && server->successor && server->options.n_ranks == 0)
 		fs_announced_orders_restore(fr->orders);
 	if (rc == 0 && view->all && view->layout == FS_LAYOUT_TREE && server->tier_uses)
-		rc = fs_trainer_uses_new(server->index, server->tier_uses, &fr->uses);
+		rc = fs_trainer_uses_new(server->index, view->order, server->tier_uses, &fr->uses);
 	if (rc == 0)
 		rc = -pthread_create(&fr->thread, NULL, recognise_run, fr);
 	if (rc < 0) {

@@ -9,8 +9,9 @@
  *     watcher --> queue --> recognise thread --> announced orders --> tracks --> streams (fs/sink.h)
  *                               `--> seed-search thread, at idle priority
  *
- * Announced orders (fs/announced_orders.h) come first: an open that one of them explains is not looked at here. While
- * there are such orders, or recognised ones, the view's own stream is ended in a tree of all files.
+ * Announced orders (fs/announced_orders.h) come first: an open that one of them explains is not looked at here. Only if
+ * there is a tier, another recogniser takes it in (fs/trainer_uses.h). While there are such orders, or recognised ones,
+ * the view's own stream is ended in a tree of all files.
  *
  * The thread always takes in what is queued first. A search takes a bounded burst, then a twentieth of a processor
  * (prefetch/sampler/recognise.h). It rests while all that is opened is in memory or announced (fs/search_rest.h).

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "fs/announced_sampler.h"
 #include "prefetch/sampler/perm.h"
 #include "shard/base/bits.h"
 #include "shard/base/clock.h"
@@ -16,9 +17,13 @@ enum { SLICE = 1 << 14 }; /* items of a permutation or a table: well under a mil
 struct fs_trainer_uses {
 	const struct shard_index *index;
 	struct cache_tier_uses *uses;
+	struct fs_announced_sampler *announced;
+	uint64_t others; /* opens since the last one that an announced list explained */
 
-	bool follows;            /* the tier knows the order of `track` */
-	uint32_t id, generation; /* of `track`; of one that the tier does not take, too */
+	bool follows; /* the tier knows the order of `track` */
+	/* Of `track`, and of one that the tier does not take; NULL: none. It may have ended, and is only compared. */
+	const struct prefetch_recognise *recognise;
+	uint32_t id, generation; /* of `track` */
 	struct prefetch_recognised track;
 	uint64_t *ranks; /* of this host, a bit for each; by them tables are made */
 	uint32_t n_ranks;
@@ -32,14 +37,24 @@ struct fs_trainer_uses {
 	uint64_t position; /* the next one of the permutation, which goes on from the beginning at its end */
 };
 
-int fs_trainer_uses_new(const struct shard_index *index, struct cache_tier_uses *uses, struct fs_trainer_uses **ret_tu)
+int fs_trainer_uses_new(const struct shard_index *index, const struct shard_view *shown, struct cache_tier_uses *uses,
+        struct fs_trainer_uses **ret_tu)
 {
+	const struct prefetch_recognise_options options = {
+		.index = index,
+		.shown = shown,
+		.search_burst_ns = PREFETCH_SEARCH_BURST_NS,
+		.search_permille = PREFETCH_SEARCH_PERMILLE,
+		.search_thread = true,
+	};
 	struct fs_trainer_uses *tu = calloc(1, sizeof(*tu));
-	if (!tu)
-		return -ENOMEM;
+	int rc = tu ? fs_announced_sampler_new(&options, &tu->announced) : -ENOMEM;
+	if (rc < 0) {
+		free(tu);
+		return rc;
+	}
 	tu->index = index;
 	tu->uses = uses;
-	tu->id = tu->generation = UINT32_MAX; /* of none */
 	*ret_tu = tu;
 	return 0;
 }
@@ -72,17 +87,22 @@ static bool is_worth_telling(const struct prefetch_recognised *t)
 	       t->sampler != PREFETCH_SAMPLER_UNSEEDED;
 }
 
-static bool choose(struct prefetch_recognise *recognise, struct prefetch_recognised *ret_track)
+/* An order, and who has recognised it. */
+struct choice {
+	struct prefetch_recognise *recognise; /* NULL: none */
+	struct prefetch_recognised track;
+};
+
+/* recognise: NULL: nothing is recognised. */
+static struct choice choose(struct prefetch_recognise *recognise)
 {
+	struct choice best = { 0 };
 	struct prefetch_recognised t;
-	bool found = false;
 	for (unsigned k = 0; recognise && prefetch_recognise_get(recognise, k, &t) == 0; k++) {
-		if (!is_worth_telling(&t) || (found && t.turns <= ret_track->turns))
-			continue;
-		*ret_track = t;
-		found = true;
+		if (is_worth_telling(&t) && (!best.recognise || t.turns > best.track.turns))
+			best = (struct choice){ .recognise = recognise, .track = t };
 	}
-	return found;
+	return best;
 }
 
 /* Names an order. Mounts of a host that recognise a job in the same epoch count its epochs alike, so they have the same
@@ -173,37 +193,69 @@ static bool work(struct fs_trainer_uses *tu, struct prefetch_recognise *recognis
 	return true;
 }
 
-bool fs_trainer_uses_step(struct fs_trainer_uses *tu, struct prefetch_recognise *recognise, uint64_t max_ns)
+void fs_trainer_uses_opened(struct fs_trainer_uses *tu, const uint32_t *files, size_t n, size_t others)
 {
-	uint64_t start_ns = base_now_ns();
-	struct prefetch_recognised chosen;
-	bool more = true;
-	if (!choose(recognise, &chosen)) {
+	if (!tu)
+		return;
+	tu->others = n > 0 ? 0 : tu->others + others;
+	fs_announced_sampler_opened(tu->announced, files, n, base_now_ns());
+}
+
+void fs_trainer_uses_pause(struct fs_trainer_uses *tu)
+{
+	if (tu)
+		fs_announced_sampler_pause(tu->announced);
+}
+
+/* Takes the order that was chosen now. Returns whether the tier knows it. */
+static bool take(struct fs_trainer_uses *tu, const struct choice *chosen)
+{
+	const struct prefetch_recognised *t = &chosen->track;
+	bool other = tu->recognise != chosen->recognise || tu->id != t->id;
+	bool next_epoch = other || tu->track.epoch != t->epoch;
+	other |= tu->generation != t->generation;
+	tu->recognise = chosen->recognise;
+	if (!chosen->recognise) {
 		leave(tu);
-		tu->id = tu->generation = UINT32_MAX;
 		return false;
 	}
-	bool other = tu->id != chosen.id || tu->generation != chosen.generation;
-	bool next_epoch = tu->id != chosen.id || tu->track.epoch != chosen.epoch;
 	if (next_epoch)
 		tu->end = UINT64_MAX;
-	tu->track = chosen;
+	tu->track = *t;
 	if (other || (next_epoch && !tu->follows)) {
 		leave(tu);
 		follow(tu);
 	}
-	if (!tu->follows)
-		return false;
-	cache_tier_uses_reach(tu->uses, chosen.epoch, chosen.turn, chosen.turns);
-	look_at_ranks(tu);
-	while (more && base_now_ns() - start_ns < max_ns)
-		more = work(tu, recognise);
-	return more;
+	return tu->follows;
 }
 
-bool fs_trainer_uses_tells(const struct fs_trainer_uses *tu, uint32_t id, uint32_t generation)
+int fs_trainer_uses_step(struct fs_trainer_uses *tu, struct prefetch_recognise *recognise, uint64_t max_ns)
 {
-	return tu->follows && tu->id == id && tu->generation == generation;
+	int rc = fs_announced_sampler_step(tu->announced, max_ns);
+	uint64_t start_ns = base_now_ns();
+	struct choice chosen = choose(fs_announced_sampler_recognise(tu->announced));
+	fs_announced_sampler_judge(tu->announced, chosen.recognise != NULL, start_ns);
+	if (!chosen.recognise || tu->others >= chosen.track.turns)
+		chosen = choose(recognise);
+	if (!take(tu, &chosen))
+		return rc;
+	cache_tier_uses_reach(tu->uses, chosen.track.epoch, chosen.track.turn, chosen.track.turns);
+	look_at_ranks(tu);
+	bool more = true;
+	while (more && base_now_ns() - start_ns < max_ns)
+		more = work(tu, chosen.recognise);
+	return more ? 1 : rc;
+}
+
+uint64_t fs_trainer_uses_search_ns(const struct fs_trainer_uses *tu)
+{
+	return tu ? fs_announced_sampler_search_ns(tu->announced) : 0;
+}
+
+bool fs_trainer_uses_tells(
+        const struct fs_trainer_uses *tu, const struct prefetch_recognise *recognise, uint32_t id, uint32_t generation)
+{
+	return tu->follows && tu->recognise == recognise && tu->id == id && tu->generation == generation;
 }
 
 void fs_trainer_uses_free(struct fs_trainer_uses *tu)
@@ -211,5 +263,6 @@ void fs_trainer_uses_free(struct fs_trainer_uses *tu)
 	if (!tu)
 		return;
 	leave(tu);
+	fs_announced_sampler_free(tu->announced);
 	free(tu);
 }

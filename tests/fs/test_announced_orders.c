@@ -101,9 +101,9 @@ static struct prefetch_stream_stats window(void)
 static void open_files(uint32_t from, uint32_t to, uint32_t except)
 {
 	for (uint32_t file = from; file < to; file++) {
-		uint32_t opened = file;
+		uint32_t opened = file, explained;
 		if (file != except)
-			fs_announced_orders_opened(orders, &opened, 1);
+			fs_announced_orders_opened(orders, &opened, 1, &explained);
 	}
 }
 

@@ -12,6 +12,8 @@ import random
 import re
 import shutil
 import subprocess
+import sys
+import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +24,9 @@ from helpers import datasets, mounts, tools
 from helpers.private import Private
 from helpers.waiting import wait_until
 from mount import control
+
+sys.path.insert(0, str(tools.ROOT / "gpu_stage" / "python"))
+import ddpfs  # noqa: E402
 
 SIZE = 64 << 20
 KILLS = int(os.environ.get("DDPFS_KILLS", "20"))
@@ -266,7 +271,8 @@ def test_a_mount_of_all_files_keeps_what_a_full_tier_has(build_dir, scratch, mou
         assert stats["tier_bytes"] >= used and stats["tier_refused"] > 0, stats
 
 
-def test_a_recognised_order_tells_the_tier_what_comes_next(build_dir, scratch, mount):
+@pytest.mark.parametrize("announced", [False, True], ids=["recognised", "announced"])
+def test_a_recognised_order_tells_the_tier_what_comes_next(announced, build_dir, scratch, mount):
     """One of four ranks of a DistributedSampler, a tier of a quarter of the dataset.  If the tier kept what it has, three quarters of
     what is fetched would come from the origin.  So small a tier has few segments, and so keeps the best blocks not quite."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -278,6 +284,8 @@ def test_a_recognised_order_tells_the_tier_what_comes_next(build_dir, scratch, m
 
     def read(epoch, turns=slice(None)):
         order = torch.randperm(len(files), generator=torch.Generator().manual_seed(11 + epoch))[1::4].tolist()
+        if announced and not turns.start:
+            ddpfs.Mount(m.path).follow([files[i] for i in order], append=epoch > 0)
         for i in order[turns]:
             (m.path / files[i]).read_bytes()
 
@@ -295,6 +303,81 @@ def test_a_recognised_order_tells_the_tier_what_comes_next(build_dir, scratch, m
           f"with a tier that keeps: {keep:.3f}")
     assert 0.7 < keep < 0.8 and misses / (hits + misses) < keep - 0.07
     assert after["tier_told_epochs"] > 30 and after["tier_bad"] == after["errors"] == 0
+    assert after["order_source"] == ("announced" if announced else "recognised")
+    assert len(after["samplers"]) == (0 if announced else 1)  # a list is read ahead, and nothing else
+    assert after["recognise_search_ns"] < 1e9
+
+
+DISTRIBUTED = """
+    import json, os, sys, time
+    from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+    mount = sys.argv[1]
+
+    def stats():
+        with open(os.path.join(mount, ".ddpfs/stats.json")) as file:
+            return json.load(file)
+
+    class Files(Dataset):
+        def __init__(self):
+            self.samples = sorted(os.path.join(d, n) for d, _, names in os.walk(mount) for n in names)
+
+        def __len__(self):
+            return len(self.samples)
+
+        def __getitem__(self, i):
+            with open(self.samples[i], "rb") as file:
+                return len(file.read())
+
+    data = Files()
+    sampler = DistributedSampler(data, num_replicas=4, rank=1, seed=11)
+    loader = DataLoader(data, sampler=sampler, batch_size=16, num_workers=2)
+    seen = []
+    for epoch in range(8):
+        sampler.set_epoch(epoch)
+        assert sum(len(sizes) for sizes in loader) == len(sampler)
+        time.sleep(0.1)  # what was opened is counted
+        seen.append(stats())
+    print(json.dumps([seen[1], seen[-1]]))
+    """
+
+
+def test_a_trainer_under_exec_tells_the_tier_what_comes_next(build_dir, scratch):
+    """As above, but a DataLoader of PyTorch that does not know ddpfs announces what its sampler draws."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    datasets.write_tree(scratch / "source", classes=4, per_class=1000, sizes=(64_000,))
+    tools.mkshard("pack", scratch / "source", scratch / "data")
+    (scratch / "tier").mkdir()
+    (scratch / "mnt").mkdir()
+    (scratch / "train.py").write_text(textwrap.dedent(DISTRIBUTED))
+    done = tools.ddpfs("exec", "-q", "-o", f"view=all,memory=16M,tier={scratch / 'tier'},tier_size=64M",
+                       scratch / "data", scratch / "mnt", "--",
+                       sys.executable, "-W", "ignore", scratch / "train.py", scratch / "mnt")
+    before, after = json.loads(done.stdout)
+    hits, misses = (after[key] - before[key] for key in ("tier_hits", "tier_misses"))
+    keep = 1 - after["tier_room_bytes"] / after["content_bytes"]
+    print(f"epochs 3 to 8: {misses / (hits + misses):.3f} of what was fetched came from the origin; "
+          f"with a tier that keeps: {keep:.3f}")
+    assert 0.7 < keep < 0.8 and misses / (hits + misses) < keep - 0.07
+    assert after["tier_told_epochs"] > 30 and after["tier_bad"] == after["errors"] == 0
+    assert after["order_source"] == "announced"
+
+
+def test_an_announced_order_that_no_sampler_draws_tells_the_tier_nothing(build_dir, scratch, mount):
+    files = sorted(datasets.write_tree(scratch / "source", classes=1, per_class=200, sizes=(500_000,)))
+    tools.mkshard("pack", scratch / "source", scratch / "data")
+    (scratch / "tier").mkdir()
+    m = mount(scratch / "data", options(scratch))
+    draw = random.Random(4)
+    for number in range(3):
+        order = draw.choices(files, weights=range(1, 201), k=200)
+        ddpfs.Mount(m.path).follow(order, append=number > 0)
+        for name in order:
+            (m.path / name).read_bytes()
+    stats = control.settled(m)
+    assert stats["tier_told_epochs"] == 0 and stats["order_source"] == "announced"
+    assert stats["samplers"] == []
+    assert 0 < stats["recognise_search_ns"] < 2.2e9  # fs/announced_sampler.h
 
 
 def test_the_order_of_torch_tells_the_tier_what_comes_next(build_dir, scratch, mount):
