@@ -8,28 +8,31 @@
 
 enum { COUNTED = 256, SHARE = 8 /* a directory counts if it holds an eighth of the ring */ };
 
-static void suffix_of(const struct shard_file *file, char ret_suffix[PREFETCH_SUFFIX_MAX + 1])
+/* whole: from the first dot of the name on, else from the last one. */
+static void suffix_of(const struct shard_file *file, bool whole, char ret_suffix[PREFETCH_SUFFIX_MAX + 1])
 {
-	const char *dot = memrchr(file->name, '.', file->name_len);
+	const char *behind = file->name + 1; /* a dot that begins the name is no suffix */
+	const char *dot = whole ? memchr(behind, '.', file->name_len - 1) : memrchr(behind, '.', file->name_len - 1);
 	size_t len = dot ? file->name_len - (size_t)(dot - file->name) : 0;
 	ret_suffix[0] = '\0';
-	if (len > 1 && len <= PREFETCH_SUFFIX_MAX && dot != file->name) {
+	if (len > 1 && len <= PREFETCH_SUFFIX_MAX) {
 		memcpy(ret_suffix, dot, len);
 		ret_suffix[len] = '\0';
 	}
 }
 
-void prefetch_common_suffix(
-        const struct shard_index *index, const uint32_t *files, size_t n, char ret_suffix[PREFETCH_SUFFIX_MAX + 1])
+/* Finds the suffix that most of the files have (majority vote).  Returns by how many files it leads. */
+static size_t vote(const struct shard_index *index, const uint32_t *files, size_t n, bool whole,
+        char ret_suffix[PREFETCH_SUFFIX_MAX + 1])
 {
-	uint32_t lead = 0;
+	size_t lead = 0;
 	ret_suffix[0] = '\0';
 	for (size_t i = 0; i < n; i++) {
 		struct shard_file file;
 		char suffix[PREFETCH_SUFFIX_MAX + 1];
 		if (shard_index_file(index, files[i], &file) < 0)
 			continue;
-		suffix_of(&file, suffix);
+		suffix_of(&file, whole, suffix);
 		if (strcmp(suffix, ret_suffix) == 0) {
 			lead++;
 		} else if (lead > 0) {
@@ -39,6 +42,17 @@ void prefetch_common_suffix(
 			lead = 1;
 		}
 	}
+	return lead;
+}
+
+/* `7.left.png` and `7.right.png` of one sample are two kinds of files.  But names may have other dots, too: then few
+ * names agree from the first dot on. */
+void prefetch_common_suffix(
+        const struct shard_index *index, const uint32_t *files, size_t n, char ret_suffix[PREFETCH_SUFFIX_MAX + 1])
+{
+	bool whole = shard_index_info(index)->grouped;
+	if (!whole || vote(index, files, n, whole, ret_suffix) < n / 2)
+		vote(index, files, n, false, ret_suffix);
 }
 
 struct counted {

@@ -508,7 +508,8 @@ void prefetch_unseeded_found(struct prefetch_recognise *r, const struct prefetch
 
 /* ---- candidate_lists.c ---- */
 
-/* Finds the suffix that most of the files have (majority vote); "": none. */
+/* Finds the suffix that most of the files have (majority vote); "": none.  In a dataset whose samples have several
+ * files it begins at the first dot of a name, if most names agree. */
 void prefetch_common_suffix(
         const struct shard_index *index, const uint32_t *files, size_t n, char ret_suffix[PREFETCH_SUFFIX_MAX + 1]);
 

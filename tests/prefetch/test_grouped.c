@@ -206,6 +206,47 @@ static void files_in_order_are_recognised(void **state)
 	}
 }
 
+/* Samples of one, two and three pictures, in turn: `7.0.png`, `7.1.png` and so on.  All pictures have one extension.
+ * The trainer opens all of a sample; the order of the samples is sorted, or shuffled. */
+static void samples_of_several_pictures_are_recognised(void **state)
+{
+	enum { TURN = 6, SAMPLES = N / TURN * 3 };
+	static const uint32_t first[] = { 0, 1, 3, 6 }; /* of the samples of a turn */
+	static const char *const suffixes[TURN] = { ".0.png", ".0.png", ".1.png", ".0.png", ".1.png", ".2.png" };
+	struct shard_index *index = synth_open(&(struct synth){
+	        .classes = 1, .per_class = N, .bytes = 1, .suffixes = suffixes, .n_suffixes = TURN, .grouped = true });
+	(void)state;
+	for (unsigned family = 0; family <= FAMILIES; family++) {
+		struct prefetch_recognise_options options = { .index = index, .seed_max = 100, .popular_words = 1 };
+		struct prefetch_recognised track = { 0 };
+		struct prefetch_recognise *r;
+		uint32_t found = 0;
+		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+		for (uint32_t i = 0; i < SAMPLES; i++)
+			order[i] = i;
+		if (family < FAMILIES)
+			shuffle(families[family].kind, 42, SAMPLES);
+		for (uint32_t i = 0; i < SAMPLES; i++) {
+			uint32_t turn = order[i] / 3 * TURN, nth = order[i] % 3;
+			for (uint32_t file = turn + first[nth]; file < turn + first[nth + 1]; file++)
+				prefetch_recognise_opened(r, &file, 1);
+			if (i % 16 == 15)
+				recognise_work(r);
+			if (found == 0 && recognised_tracks(r) > 0)
+				found = i;
+		}
+		if (found == 0 || found > OPENS_MAX)
+			fail_msg("family %u: found after %u samples", family, found);
+		assert_int_equal(recognised_tracks(r), 1);
+		assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
+		assert_int_equal(track.sampler, family < FAMILIES ? families[family].sampler : PREFETCH_SAMPLER_SORTED);
+		assert_int_equal(track.turns, SAMPLES);
+		assert_in_range(track.opens, SAMPLES - 50, SAMPLES);
+		prefetch_recognise_free(r);
+	}
+	synth_close(index);
+}
+
 /* DDPFS_RANDOM_ORDERS=1000: so many orders. */
 static void nothing_is_recognised_in_random_orders_of_samples(void **state)
 {
@@ -266,6 +307,7 @@ int main(void)
 		cmocka_unit_test(shuffles_of_samples_are_recognised_whichever_files_are_opened),
 		cmocka_unit_test(a_shuffle_of_all_files_is_recognised),
 		cmocka_unit_test(files_in_order_are_recognised),
+		cmocka_unit_test(samples_of_several_pictures_are_recognised),
 		cmocka_unit_test(nothing_is_recognised_in_random_orders_of_samples),
 	};
 	cmocka_set_test_filter(getenv("DDPFS_TEST"));

@@ -19,11 +19,25 @@ uint32_t synth_class(const struct synth *s, uint32_t i)
 	return (uint32_t)(i * UINT64_C(0x9e3779b97f4a7c15) >> 32) % s->classes;
 }
 
+/* The number of a file's name in its class: of its sample, if samples have several files. */
+static uint32_t item_of(const struct synth *s, uint32_t i)
+{
+	uint32_t at = s->scattered ? i : i % s->per_class, in_turn = 0, before = 0;
+	if (!s->grouped)
+		return at;
+	for (uint32_t k = 0; k < s->n_suffixes; k++) {
+		bool begins = strcmp(s->suffixes[k], s->suffixes[0]) == 0;
+		in_turn += begins;
+		before += begins && k <= at % s->n_suffixes;
+	}
+	return at / s->n_suffixes * in_turn + before - 1;
+}
+
 static void add(struct shard_builder *builder, const struct synth *s, uint32_t i, const struct shard_order *places)
 {
 	uint32_t class = s->scattered ? synth_class(s, i) : i / s->per_class;
 	bool val = class >= s->classes;
-	uint32_t item = (s->scattered ? i : i % s->per_class) / (s->grouped ? s->n_suffixes : 1);
+	uint32_t item = item_of(s, i);
 	char path[128], group[64];
 	struct shard_build_file file = { .path = path, .length = s->bytes, .xxh3 = i, .mtime_s = 1, .mode = 0644 };
 	struct base_err err = { 0 };

@@ -22,7 +22,7 @@ struct synth {
 	const char *empty_dir;       /* NULL, or a directory without files */
 	const char *const *suffixes; /* of files in turn, n_suffixes of them; NULL = ".bin" */
 	uint32_t n_suffixes;
-	bool grouped; /* n_suffixes files in turn have one name but for the suffix: they are one sample */
+	bool grouped; /* a sample begins at each suffixes[0]; its files have one name but for the suffix */
 };
 
 uint32_t synth_class(const struct synth *synth, uint32_t i); /* scattered: of file item_I */
