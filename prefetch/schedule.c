@@ -762,14 +762,19 @@ static bool may_read(struct prefetch *p)
 	       atomic_load(&p->reading.ahead_landing) + p->reading.read_max + 2 * PREFETCH_ALIGN_MAX <= landing / 4 * 3;
 }
 
+/* Returns the bytes of the turns that the window spans.  Streams that read side by side have three quarters of the
+ * budget together. */
+static uint64_t window_span(const struct prefetch *p, const struct prefetch_stream *s)
+{
+	uint64_t most = p->schedule.budget / 4 * 3 / (p->schedule.n_here > 1 ? p->schedule.n_here : 1);
+	return (s->window < most ? s->window : most) >> p->losses.halved;
+}
+
 /* Returns the bytes of the window now.  Reading ahead takes room from samples that are kept for later.  If a part of
- * the next turns is in memory already, the window spans the same turns and holds fewer bytes, at least a sixteenth.
- * Streams that read side by side have three quarters of the budget together. */
+ * the next turns is in memory already, the window spans the same turns and holds fewer bytes, at least a sixteenth. */
 static uint64_t window_now(const struct prefetch *p, const struct prefetch_stream *s)
 {
-	uint64_t share = s->missing > MISSING_ONE / 16 ? s->missing : MISSING_ONE / 16;
-	uint64_t most = p->schedule.budget / 4 * 3 / (p->schedule.n_here > 1 ? p->schedule.n_here : 1);
-	uint64_t window = (s->window < most ? s->window : most) >> p->losses.halved;
+	uint64_t share = s->missing > MISSING_ONE / 16 ? s->missing : MISSING_ONE / 16, window = window_span(p, s);
 	return window / MISSING_ONE * share + window % MISSING_ONE * share / MISSING_ONE;
 }
 
@@ -831,12 +836,18 @@ static bool too_early(const struct prefetch *p, const struct prefetch_stream *s)
 	       cache_ledger_held(p->ledger) + p->schedule.budget / 4 > p->schedule.budget;
 }
 
-/* Returns whether a stream may start a read, as far as it alone is concerned. */
+/* Returns whether a stream may start a read, as far as it alone is concerned.
+ *
+ * Samples that were fetched far ahead, when the stream had more of the budget, may fill the window, and nearer ones may
+ * have been dropped.  The reader's next turns, a quarter of what the window spans, are fetched all the same: the ledger
+ * drops the farthest samples for them. */
 static bool may_fetch(struct prefetch *p, const struct prefetch_stream *s)
 {
 	if (s->options.warm_up)
 		return prefetch_warm_up_may_read(p);
-	return s->ahead_bytes < window_now(p, s) + s->lag_bytes;
+	const uint64_t way = s->fetch > s->high ? s->fetch - s->high : 0;
+	return s->ahead_bytes < window_now(p, s) + s->lag_bytes ||
+	       (s->fetch < s->taken && way < window_span(p, s) / 4 / mean_cost(p));
 }
 
 /* Returns whether fetching has looked at enough turns.  Then the engine thread takes in demands, and fetches on in its
