@@ -91,8 +91,8 @@ static void tell_if_chunks_are_shared(const struct fs_server *server)
 {
 	const struct fs_view *view = server->views[0];
 	const struct shard_view_options *o = &view->options;
-	if (!shard_index_store(server->index) || server->tier || view->all || o->rank > 0 || o->world < 2 ||
-	        o->order != SHARD_ORDER_CHUNK || o->deal != SHARD_DEAL_STRIDE || o->groups > 1 ||
+	if (!shard_index_store(server->index) || server->tier || server->tier_failed || view->all || o->rank > 0 ||
+	        o->world < 2 || o->order != SHARD_ORDER_CHUNK || o->deal != SHARD_DEAL_STRIDE || o->groups > 1 ||
 	        server->info->content_bytes < COSTLY_BYTES)
 		return;
 	log_warning(

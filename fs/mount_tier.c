@@ -98,6 +98,22 @@ static void warn_of_emptied(const struct fs_options *options, uint64_t emptied_b
 		        base_format_size(options->tier_bytes, now));
 }
 
+/* A tier is no reason for a trainer to wait, or not to begin. What the user may have mistyped is an error all the same:
+ * it is mended at once, and a warning would be overlooked. A successor cannot ask him. */
+static bool goes_on_without(const struct fs_server *server, int rc)
+{
+	return server->successor || rc == -ETIMEDOUT || rc == -ENOSPC || rc == -EDQUOT || rc == -EROFS || rc == -EIO;
+}
+
+static const char *next_step(int rc)
+{
+	if (rc == -ENOSPC || rc == -EDQUOT)
+		return "make room there, or give another directory, and mount again";
+	if (rc == -EROFS || rc == -EIO)
+		return "look at that disk, or give another directory, and mount again";
+	return "mount again when that is mended";
+}
+
 int fs_tier_open(struct fs_server *server, struct base_err *err)
 {
 	const char *dir = server->options.tier_dir, *dataset = server->options.dataset;
@@ -116,12 +132,11 @@ int fs_tier_open(struct fs_server *server, struct base_err *err)
 		warn_of_size(&server->options);
 		warn_of_emptied(&server->options, cache_tier_emptied(server->tier));
 	}
-	/* A tier is no reason for a trainer to wait, or not to begin. */
-	if (rc == -ETIMEDOUT || (rc < 0 && server->successor)) {
-		log_warning("%s: the mount goes on without a tier", err ? err->text : strerror(-rc));
-		return 0;
-	}
-	return rc;
+	if (rc == 0 || !goes_on_without(server, rc))
+		return rc;
+	log_warning("%s: the mount goes on without a tier; %s", err ? err->text : base_err_str(rc), next_step(rc));
+	server->tier_failed = -rc;
+	return 0;
 }
 
 void fs_tier_begin(struct fs_server *server, const struct fs_view *view)

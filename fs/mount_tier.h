@@ -16,8 +16,9 @@ struct base_err;
 struct fs_view;
 
 /* Opens the tier that the options name, if they name one. Call it after the dataset and the first view are open, and
- * before the filter of fs/supervise/confine.h. A successor that cannot open it logs that, and goes on without.
- * Returns 0; -EINVAL: the directory lies below the mountpoint; an error of cache_tier_open. err says it in a
+ * before the filter of fs/supervise/confine.h. If its disk is full, read-only or fails, or another process keeps it
+ * locked, the server goes on without: it logs that, and sets server->tier_failed. So does a successor for any reason.
+ * Returns 0; -EINVAL: the directory lies below the mountpoint; another error of cache_tier_open. err says it in a
  * sentence. */
 int fs_tier_open(struct fs_server *server, struct base_err *err);
 

@@ -92,6 +92,7 @@ struct fs_server {
 	struct cache_tier_uses *tier_uses;  /* NULL: the tier is not told when blocks are used again */
 	struct fs_tier_tables *tier_tables; /* main's: the thread that makes tables for it; NULL: none */
 	bool tier_off_told;                 /* main's: the log says that it is off */
+	int tier_failed;                    /* errno: the tier of the options cannot be opened; 0: no such error */
 	struct prefetch *prefetch;
 	struct fs_budget *budget;
 	uint64_t test_delay_ns; /* added to every read of a shard; 0 except in tests */

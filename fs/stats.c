@@ -199,11 +199,11 @@ static size_t collect_store(struct fs_server *server, struct field fields[])
 	return STORE_FIELDS;
 }
 
-/* Of the tier, if the mount has one. */
+/* Of the tier, if the options name one. */
 static size_t collect_tier(struct fs_server *server, struct field fields[])
 {
-	struct prefetch_tier_stats s;
-	if (!prefetch_tier_stats(server->prefetch, &s))
+	struct prefetch_tier_stats s = { .off = server->tier_failed };
+	if (!prefetch_tier_stats(server->prefetch, &s) && !s.off)
 		return 0;
 	const struct field all[] = {
 		{ "tier_hits", "Blocks that the tier had", COUNTER, s.blocks.hits },

@@ -117,8 +117,7 @@ def test_a_tier_that_another_process_keeps_locked_is_gone_without(stored, scratc
     m = mount(url, options(scratch))
     os.close(directory)
     assert contents(m.path) == files
-    stats = control.stats(m)
-    assert "tier_hits" not in stats
+    assert control.stats(m)["tier_off"] == errno.ETIMEDOUT
     assert m.log().count("the mount goes on without a tier") == 1, m.log()
 
 
@@ -604,6 +603,51 @@ def test_a_full_disk_switches_the_tier_off_and_the_epoch_goes_on(stored, scratch
         m.unmount()
     finally:
         subprocess.run(["umount", scratch / "tier"], check=True)
+
+
+@pytest.mark.parametrize("read_only, error, step", [(False, errno.ENOSPC, "make room there"),
+                                                    (True, errno.EROFS, "look at that disk")])
+def test_a_disk_that_is_full_or_read_only_at_the_start_is_gone_without(
+        read_only, error, step, stored, scratch, http_store, mount):
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small tmpfs")
+    url, files = stored
+    place = scratch / "tier"
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4M,mode=700", "none", place],
+                          capture_output=True, text=True)
+    if made.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted: {made.stderr.strip()}")
+    try:
+        if read_only:
+            subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+        else:
+            subprocess.run(f"head -c 5M /dev/zero > {place}/fill", shell=True)
+        m = mount(url, options(scratch))
+        assert contents(m.path) == files
+        warnings = [line for line in m.log().splitlines() if "the mount goes on without a tier" in line]
+        assert len(warnings) == 1 and str(place) in warnings[0], m.log()
+        assert os.strerror(error) in warnings[0] and step in warnings[0], m.log()
+        stats = control.stats(m)
+        assert stats["tier_off"] == error and stats["tier_hits"] == stats["tier_misses"] == 0
+        shown = tools.ddpfs("stat", m.path).stdout
+        assert re.search(rf"^tier_off +{os.strerror(error)}$", shown, re.MULTILINE), shown
+        m.unmount()
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_a_restart_whose_tier_is_gone_says_that_it_is_off(stored, scratch, http_store, mount):
+    url, files = stored
+    m = mount(url, options(scratch))
+    assert contents(m.path) == files
+    stored_bytes = control.settled(m)["tier_stored_bytes"]
+    shutil.rmtree(scratch / "tier")
+    tools.ddpfs("restart", m.path)
+    assert contents(m.path) == files
+    assert "the mount goes on without a tier" in control.wait_for_log(m, "without a tier")
+    stats = control.stats(m)
+    assert stats["tier_off"] == errno.ENOENT
+    assert stats["tier_stored_bytes"] == stored_bytes > 0, "what the earlier server counted is kept"
 
 
 def test_a_dataset_on_a_disk_may_have_a_tier(stored, scratch, http_store, mount):
