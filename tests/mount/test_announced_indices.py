@@ -29,9 +29,9 @@ NEVER, EPOCHS, FOUND, OWN = range(4)
 TRAINER = """
     import ctypes, json, os, random, signal, sys, time
     import numpy
-    from torch.utils.data import DataLoader, Dataset, Sampler
+    from torch.utils.data import DataLoader, Dataset, Sampler, Subset, random_split
 
-    mount, size, workers, kills, waits, left = sys.argv[1], *map(int, sys.argv[2:])
+    mount, size, workers, kills, waits, left, subsets = sys.argv[1], *map(int, sys.argv[2:])
     libc = ctypes.CDLL(None)
     names = []  # of this process: the copy of the trainer has none
 
@@ -80,6 +80,10 @@ TRAINER = """
         Search.go_on = go_on_until_found
 
     data = InC()
+    if subsets > 0:
+        data = random_split(data, [0.8, 0.2])[0]
+    if subsets > 1:
+        data = Subset(data, numpy.random.permutation(len(data))[1:])
     loader = DataLoader(data, batch_size=BATCH, sampler=Own(), num_workers=workers, persistent_workers=workers > 0)
     for _ in range(left):
         for _ in zip(range(2), loader):
@@ -118,9 +122,9 @@ def train(pack, scratch):
     (scratch / "mnt").mkdir()
     (scratch / "train.py").write_text(f"BATCH, FIRST, EPOCHS, FOUND, OWN = {BATCH}, {FIRST}, {EPOCHS}, {FOUND}, {OWN}\n" + textwrap.dedent(TRAINER))
 
-    def run(size, workers, kills=NEVER, waits=True, left=0):
+    def run(size, workers, kills=NEVER, waits=True, left=0, subsets=0):
         done = tools.ddpfs("exec", "-q", "-o", "view=all,memory=256M", dataset, scratch / "mnt", "--", sys.executable, "-W",
-                           "ignore", scratch / "train.py", scratch / "mnt", size, workers, kills, int(waits), left)
+                           "ignore", scratch / "train.py", scratch / "mnt", size, workers, kills, int(waits), left, subsets)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     return run
@@ -171,6 +175,19 @@ def test_trainers_share_what_the_server_has_found(mount, pack, scratch):
 def test_the_first_files_of_a_list_are_learned(train):
     for epoch in train(COUNT * 2 // 3, 0):
         assert epoch["announced"] > COUNT // 3
+
+
+@pytest.mark.parametrize("subsets", [1, 2])
+def test_a_subset_is_announced_by_the_indices_of_the_whole(train, subsets):
+    def whole():
+        epochs = train(COUNT, 0, subsets=subsets)
+        return not any(one["lost"] for one in epochs) and epochs
+
+    first, second = wait_until(whole, "a run in which the kernel takes nothing back")
+    for epoch in first, second:
+        assert epoch["misses"] < 0.01 * COUNT and epoch["orders_dropped"] == 0
+    assert first["announced"] > COUNT // 2
+    assert second["announced"] == COUNT * 8 // 10 - (subsets - 1)
 
 
 def test_files_in_an_order_of_their_own_are_not_announced(train):

@@ -104,6 +104,15 @@ def _first(item):
     return part if _is_path(part) else None
 
 
+def innermost(dataset):
+    """The dataset within torch's Subset, however deep, and the function from an index to the number of its item there."""
+    data = sys.modules.get("torch.utils.data")
+    if data is None or not isinstance(dataset, data.Subset):
+        return dataset, as_int
+    whole, number = innermost(dataset.dataset)
+    return whole, lambda i, indices=dataset.indices: number(indices[i])
+
+
 def listed(dataset):
     """The function from an index to a path by the dataset's own lists, or None.  It looks into torch's Subset and
     ConcatDataset."""

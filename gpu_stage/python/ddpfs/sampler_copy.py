@@ -42,11 +42,10 @@ import time
 import warnings
 import weakref
 from array import array
-from operator import index as as_int
 
 from .index_files import Search, numbered
 from .mount import Mount
-from .sample_paths import Places, Reader, Trial, listed
+from .sample_paths import Places, Reader, Trial, innermost, listed
 
 RING = 1 << 22  # indices that the child may be ahead of the trainer; 8 bytes each, used as they are needed
 ROOTS_BYTES = 1 << 16  # for the paths of mounts
@@ -270,6 +269,7 @@ class _Child:
         kind, value = known or (None, None)
         self._trial, self._some, self._whole, self._reader = None, (), dict(value) if kind == "whole" else None, None
         self._numbers, self._search = value if kind == "numbers" else None, None
+        self._innermost, self._inner_index = innermost(dataset)  # a server numbers the files of the whole dataset
         self._looks, self._latest = False, []  # whether it is to be found out what items open; what was announced since
         self._wary, self._unsure, self._begun, self._began = wary, False, set(continued), time.monotonic()
 
@@ -375,9 +375,9 @@ class _Child:
     def _begin_search(self, indices):
         """Has the servers search which files the indices mean.  Returns whether they can."""
         try:
-            size = len(self._dataset)
+            size = len(self._innermost)
             for i in indices:
-                as_int(i)
+                self._inner_index(i)
         except Exception:  # the dataset has other indices, or no length
             return False
         self._search = Search(size)
@@ -390,7 +390,7 @@ class _Child:
         used = self._shared.used
         while self._search and (not more or self._n - used[0] > SEARCH_AHEAD):
             search, drawn = self._search, used[0]  # a server that was replaced begins another search
-            search.go_on(drawn, lambda n, drawn=drawn: self._shared.drawn(drawn - n, drawn))
+            search.go_on(drawn, lambda n, drawn=drawn: map(self._inner_index, self._shared.drawn(drawn - n, drawn)))
             if search.in_vain:
                 return False
             if search.root is None:
@@ -434,7 +434,7 @@ class _Child:
     def _announce_numbers(self, indices):
         root, name = self._numbers
         try:
-            self._follow(root, array("q", map(as_int, indices)), files=numbered(root, name))
+            self._follow(root, array("q", map(self._inner_index, indices)), files=numbered(root, name))
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
