@@ -385,6 +385,23 @@ static int locate(const char *dataset, struct base_err *err, struct shard_index 
 	return 0;
 }
 
+/* Checks a file for remote_index_open: what opening an index checks, or that and every sum. */
+static int check_copy(int fd, const char *name, bool whole, struct base_err *err)
+{
+	struct shard_index *index = calloc(1, sizeof *index);
+	if (!index || !(index->path = strdup(name))) {
+		free(index);
+		return base_err_set(err, -ENOMEM, "out of memory");
+	}
+	cleanup_close int own = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* map_file takes it */
+	int rc = own < 0 ? base_err_set(err, -errno, "'%s': %s", name, base_err_str(-errno))
+	                 : map_file(index, &own, err);
+	if (rc == 0 && whole)
+		rc = index_verify_sums(index, err);
+	shard_index_close(index);
+	return rc;
+}
+
 /* The same for a dataset in a store. */
 static int locate_remote(const char *dataset, bool again, struct base_err *err, struct shard_index *index, int *ret_fd)
 {
@@ -400,7 +417,9 @@ static int locate_remote(const char *dataset, bool again, struct base_err *err, 
 	}
 	int rc = remote_store_open(name, err, &index->store);
 	if (rc == 0)
-		rc = remote_index_open(index->store, object, again, err, &index->path, ret_fd);
+		rc = remote_index_open(index->store,
+		        &(struct remote_index_want){ .object = object, .again = again, .check = check_copy }, err,
+		        &index->path, ret_fd);
 	if (rc < 0)
 		return rc;
 	index->dataset = strdup(remote_store_name(index->store));

@@ -71,6 +71,9 @@ int index_dir_rec(const struct shard_index *index, uint32_t dir, struct shard_di
 int index_check_block(const struct shard_index *index, uint64_t block);
 int index_check_l0(const struct shard_index *index, uint64_t part);
 
+/* Verifies every piece and every part of L0.  Returns 0; -EBADMSG, -ENOMEM with a sentence.  Any thread. */
+int index_verify_sums(const struct shard_index *index, struct base_err *err);
+
 /* Verifies every marked piece again.  Returns 0; -EBADMSG: a sum differs.  Called under the lock of `change`. */
 int index_check_marked(const struct shard_index *index);
 

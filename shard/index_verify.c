@@ -39,24 +39,23 @@ static void release_sometimes(const struct verify *v, uint64_t i)
 		shard_index_release_pages(v->index);
 }
 
-static int verify_sums(const struct verify *v)
+int index_verify_sums(const struct shard_index *index, struct base_err *err)
 {
-	const struct shard_index *index = v->index;
 	uint64_t parts = index_section(index, SHARD_SEC_L1)->length_bytes / 8;
 	uint64_t blocks = index_section(index, SHARD_SEC_L0)->length_bytes / 8;
 	for (uint64_t part = 0; part < parts; part++) {
 		int r = index_check_l0(index, part);
 		if (r == -ENOMEM)
-			return base_err_set(v->err, r, "'%s': out of memory", index->path);
+			return base_err_set(err, r, "'%s': out of memory", index->path);
 		if (r < 0)
-			return base_err_set(v->err, -EBADMSG, "'%s': the sums at byte %llu do not match their own sum",
+			return base_err_set(err, -EBADMSG, "'%s': the sums at byte %llu do not match their own sum",
 			        index->path,
 			        (unsigned long long)(index_section(index, SHARD_SEC_L0)->offset +
 			                             part * SHARD_SUM_BLOCK));
 	}
 	for (uint64_t block = 0; block < blocks; block++) {
 		if (index_check_block(index, block) < 0)
-			return base_err_set(v->err, -EBADMSG, "'%s': checksum mismatch in the 64 KiB at byte %llu",
+			return base_err_set(err, -EBADMSG, "'%s': checksum mismatch in the 64 KiB at byte %llu",
 			        index->path, (unsigned long long)(SHARD_PAGE + block * SHARD_SUM_BLOCK));
 		if (block % 256 == 255) /* 16 MiB */
 			shard_index_release_pages(index);
@@ -470,7 +469,7 @@ int shard_index_verify(const struct shard_index *index, struct base_err *err)
 	if (index->mapping)
 		madvise(index->mapping, index->mapping_bytes, MADV_NORMAL);
 
-	int r = verify_sums(&v);
+	int r = index_verify_sums(index, err);
 	if (r == 0)
 		r = verify_gaps(&v);
 	if (r == 0)

@@ -184,6 +184,29 @@ static int open_locked(const char *path, int *ret_fd)
 	return 0;
 }
 
+static int cannot_make(const char *path, int rc, struct base_err *err)
+{
+	return base_err_set(err, rc, "'%s': cannot make the local copy of the index: %s", path, base_err_str(rc));
+}
+
+/* Opens a copy.  One that is damaged is removed: it counts as one that was not there.
+ * Returns 0; -EAGAIN: it was removed; or another -errno. */
+static int open_copy(const char *path, const struct remote_index_want *want, int *ret_fd)
+{
+	cleanup_close int fd = -1;
+	int rc = open_locked(path, &fd);
+	if (rc == 0)
+		rc = want->check(fd, path, false, NULL);
+	if (rc == 0)
+		*ret_fd = steal_fd(&fd);
+	if ((rc == -EUCLEAN || rc == -EBADMSG) && unlink(path) == 0) {
+		log_warning("'%s': the copy of the index on this host was damaged (%s), and is removed", path,
+		        base_err_str(rc));
+		rc = -EAGAIN;
+	}
+	return rc;
+}
+
 /* Removes the copies of a name that nobody has open, but for one. */
 static void remove_others(const char *dir, const char *name, const char *keep)
 {
@@ -223,21 +246,46 @@ static char *latest(const char *dir, const char *name)
 	return path;
 }
 
-static int make_copy(struct remote_store *store, const char *object, const struct remote_answer *head, const char *path,
-        struct base_err *err)
+/* Writes the fetched file to the disk, and opens it for reading, locked. */
+static int seal(const char *temp, int written, const char *path, struct base_err *err, int *ret_fd)
 {
+	int rc = base_io->fsync(written) < 0 ? -errno : 0;
+	/* Shared in place of exclusive, so that the new descriptor can be locked before this one is closed. */
+	if (rc == 0 && flock(written, LOCK_SH | LOCK_NB) < 0)
+		rc = -errno;
+	if (rc == 0)
+		rc = open_locked(temp, ret_fd);
+	return rc < 0 ? cannot_make(path, rc, err) : 0;
+}
+
+/* Fetches an index beside `path`, and renames it only if it is an index.  So a page of a server under maintenance does
+ * not take the place of a copy.  Returns 0 and a descriptor, locked. */
+static int make_copy(struct remote_store *store, const struct remote_index_want *want, const struct remote_answer *head,
+        const char *path, struct base_err *err, int *ret_fd)
+{
+	char name[REMOTE_NAME_MAX + BASE_QUOTED_MAX + 1];
 	cleanup_free char *temp = NULL;
-	cleanup_close int fd = -1;
-	int rc = base_temp_open(path, 0600, &temp, &fd);
+	cleanup_close int written = -1, fd = -1;
+	int rc = base_temp_open(path, 0600, &temp, &written);
 	if (rc < 0)
-		return base_err_set(
-		        err, rc, "'%s': cannot make the local copy of the index: %s", path, base_err_str(rc));
-	rc = fetch(store, object, head, fd, err);
-	if (rc == 0 && rename(temp, path) < 0)
-		rc = base_err_set(err, -errno, "'%s': %s", path, base_err_str(-errno));
-	if (rc < 0)
+		return cannot_make(path, rc, err);
+	snprintf(name, sizeof(name), "%s/%s", remote_store_name(store), base_quoted(want->object));
+	rc = fetch(store, want->object, head, written, err);
+	if (rc == 0)
+		rc = seal(temp, written, path, err, &fd);
+	if (rc == 0)
+		rc = want->check(fd, name, true, err);
+	if (rc == 0 && base_io->rename(temp, path) < 0)
+		rc = cannot_make(path, -errno, err);
+	if (rc < 0) {
 		unlink(temp);
-	return rc;
+		return rc;
+	}
+	rc = base_fsync_parent(path);
+	if (rc < 0)
+		return cannot_make(path, rc, err);
+	*ret_fd = steal_fd(&fd);
+	return 0;
 }
 
 /* Waits until no other process of this host fetches an index of that name.  The wait has an end, because the other
@@ -261,33 +309,36 @@ static int lock_name(const char *dir, const char *name)
 }
 
 /* Opens the copy of this version, and fetches it first unless it is there or another process fetches it. */
-static int open_version(struct remote_store *store, const char *object, const struct remote_answer *head,
-        const char *dir, const char *name, const char *path, struct base_err *err, int *ret_fd)
+static int open_version(struct remote_store *store, const struct remote_index_want *want,
+        const struct remote_answer *head, const char *dir, const char *name, const char *path, struct base_err *err,
+        int *ret_fd)
 {
-	if (open_locked(path, ret_fd) == 0)
+	if (open_copy(path, want, ret_fd) == 0)
 		return 0;
 	cleanup_close int lock = lock_name(dir, name);
 	(void)lock; /* held to the end */
-	if (open_locked(path, ret_fd) == 0)
+	if (open_copy(path, want, ret_fd) == 0)
 		return 0;
-	int rc = make_copy(store, object, head, path, err);
-	if (rc < 0)
-		return rc;
-	rc = open_locked(path, ret_fd);
-	if (rc < 0)
-		base_err_set(err, rc, "'%s': %s", path, base_err_str(rc));
-	remove_others(dir, name, strrchr(path, '/') + 1);
+	int rc = make_copy(store, want, head, path, err, ret_fd);
+	if (rc == 0)
+		remove_others(dir, name, strrchr(path, '/') + 1);
 	return rc;
 }
 
-/* The store did not answer; err has its sentence.  Takes what is there. */
-static int take_latest(const char *dir, const char *name, int rc, struct base_err *err, char **ret_path, int *ret_fd)
+/* The store gave no index; rc and err say why.  Takes what is there. */
+static int take_latest(const char *dir, const char *name, const struct remote_index_want *want, int rc,
+        struct base_err *err, char **ret_path, int *ret_fd)
 {
-	cleanup_free char *path = latest(dir, name);
-	if (!path || open_locked(path, ret_fd) < 0)
+	int opened;
+	do {
+		cleanup_free char *path = latest(dir, name);
+		opened = path ? open_copy(path, want, ret_fd) : -ENOENT;
+		if (opened == 0)
+			*ret_path = steal_ptr(&path);
+	} while (opened == -EAGAIN); /* that one was removed */
+	if (opened < 0)
 		return rc;
 	log_warning("%s; the copy of the index that is on this host is used", err ? err->text : "the store is away");
-	*ret_path = steal_ptr(&path);
 	return 0;
 }
 
@@ -300,35 +351,44 @@ static int ask_version(struct remote_store *store, const char *key, const char *
 	            : remote_store_head(store, key, HEAD_TIMEOUT_S, err, ret_head);
 }
 
-int remote_index_open(
-        struct remote_store *store, const char *object, bool again, struct base_err *err, char **ret_path, int *ret_fd)
+/* Opens the copy of what is in the store now.  *ret_away: that failed because the store is away. */
+static int open_current(struct remote_store *store, const struct remote_index_want *want, const char *dir,
+        const char *name, struct base_err *err, char **ret_path, int *ret_fd, bool *ret_away)
 {
-	char key[REMOTE_KEY_MAX], name[32];
-	cleanup_free char *dir = NULL;
-	int rc = remote_index_directory(err, &dir);
-	if (rc == 0 && remote_location_key(remote_store_location(store), object, key) < 0)
-		rc = base_err_set(err, -ENAMETOOLONG, "%s: the name is too long", remote_store_name(store));
+	char key[REMOTE_KEY_MAX];
+	struct remote_answer head;
+	if (remote_location_key(remote_store_location(store), want->object, key) < 0)
+		return base_err_set(err, -ENAMETOOLONG, "%s: the name is too long", remote_store_name(store));
+	int rc = ask_version(store, key, dir, name, want->again, err, &head);
+	*ret_away = rc < 0 || head.status >= 500;
 	if (rc < 0)
 		return rc;
-	name_of(store, object, name);
-	struct remote_answer head;
-	rc = ask_version(store, key, dir, name, again, err, &head);
-	bool away = rc < 0 || head.status >= 500;
-	if (rc == 0 && head.status >= 300) {
-		rc = remote_store_refusal(store, key, &head, err);
-		remote_answer_done(&head);
-	}
-	if (rc < 0)
-		return away ? take_latest(dir, name, rc, err, ret_path, ret_fd) : rc;
 	cleanup_free char *path = NULL;
 	uint64_t version = hash_text(head.etag[0] ? head.etag : head.modified, head.size);
-	if (asprintf(&path, "%s/%s%016" PRIx64 ".index", dir, name, version) < 0)
+	if (head.status >= 300) {
+		rc = remote_store_refusal(store, key, &head, err);
+	} else if (asprintf(&path, "%s/%s%016" PRIx64 ".index", dir, name, version) < 0) {
 		path = NULL;
-	rc = path ? 0 : base_err_set(err, -ENOMEM, "out of memory");
+		rc = base_err_set(err, -ENOMEM, "out of memory");
+	}
 	if (rc == 0)
-		rc = open_version(store, object, &head, dir, name, path, err, ret_fd);
+		rc = open_version(store, want, &head, dir, name, path, err, ret_fd);
 	remote_answer_done(&head);
 	if (rc == 0)
 		*ret_path = steal_ptr(&path);
 	return rc;
+}
+
+int remote_index_open(struct remote_store *store, const struct remote_index_want *want, struct base_err *err,
+        char **ret_path, int *ret_fd)
+{
+	char name[32];
+	cleanup_free char *dir = NULL;
+	bool away = false;
+	int rc = remote_index_directory(err, &dir);
+	if (rc < 0)
+		return rc;
+	name_of(store, want->object, name);
+	rc = open_current(store, want, dir, name, err, ret_path, ret_fd, &away);
+	return rc < 0 && (away || want->again) ? take_latest(dir, name, want, rc, err, ret_path, ret_fd) : rc;
 }

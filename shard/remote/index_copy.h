@@ -10,6 +10,9 @@
  * Name: HASH-HASH.index: of the index's name, and of its ETag (else Last-Modified) and size.  So a copy never changes,
  * and another index in the store gets another copy.  Copies of a name that nobody has open are removed when a new one
  * comes.  A copy may be removed at any time; it is fetched again.
+ * What is fetched is checked and written to the disk (fsync(2)) before it becomes a copy.  What the store gives in
+ * place of an index (a page of a server under maintenance) never does, and removes no copy.  A copy that is damaged
+ * when it is opened is removed and fetched again.
  * Processes that need the same copy at once fetch it once: HASH.lock, an empty file that stays, is locked (flock(2)) by
  * the one that fetches.
  *
@@ -26,15 +29,25 @@
  * Returns 0; -EACCES: it belongs to somebody else, or others may write there; -ENOMEM; errors of mkdir(2). */
 int remote_index_directory(struct base_err *err, char **ret_path);
 
-/* Opens the local copy of an object, and fetches it first if there is none.  object: relative to the dataset.  If the
- * store does not answer, the latest copy is taken, and the log says so.  The descriptor is locked (flock(2), shared),
- * so that the copy is not removed as long as it is open.
- * again: the caller knows the dataset's identity, and refuses another one.  Then, if there is a copy, the store is not
- * waited for if it has no address, or takes no connection for a second.
+/* An index that somebody wants to open. */
+struct remote_index_want {
+	const char *object; /* relative to the dataset */
+	/* The caller knows the dataset's identity, and refuses another one.  Then a copy is taken whatever the store
+	 * answers.  And if there is a copy, the store is not waited for if it has no address, or takes no connection
+	 * for a second. */
+	bool again;
+	/* Checks that a file is an index; name: for the sentence.  whole: all of it; else what a mount checks when it
+	 * opens one.  Returns 0; -EUCLEAN, -EBADMSG: it is none, or damaged; or another -errno; with a sentence. */
+	int (*check)(int fd, const char *name, bool whole, struct base_err *err);
+};
+
+/* Opens the local copy of an index, and fetches it first if there is none.  If the store does not answer, the latest
+ * copy is taken, and the log says so.  The descriptor is locked (flock(2), shared), so that the copy is not removed as
+ * long as it is open.
  * Returns 0, a path to free and a descriptor to close; or with a sentence: -ENOENT: there is no such object; -EACCES;
- * -ETIMEDOUT and others of remote_fetch: the store does not answer and there is no copy; -ENOSPC and other errors of
- * writing the copy; -ENOMEM. */
-int remote_index_open(
-        struct remote_store *store, const char *object, bool again, struct base_err *err, char **ret_path, int *ret_fd);
+ * errors of want->check: what the store has is no index; -ETIMEDOUT and others of remote_fetch: the store does not
+ * answer and there is no copy; -ENOSPC and other errors of writing the copy; -ENOMEM. */
+int remote_index_open(struct remote_store *store, const struct remote_index_want *want, struct base_err *err,
+        char **ret_path, int *ret_fd);
 
 #endif

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The copy that a host keeps of the index of a dataset in a store (shard/remote/index_copy.h)."""
+
+import os
+import re
+import shutil
+import signal
+
+import pytest
+
+from helpers import datasets, tools
+
+MKSHARD = tools.tool("mkshard")
+PAGE = b"<html>closed until ten</html>"
+
+
+@pytest.fixture
+def stored(scratch, http_store):
+    """A packed dataset at `URL/train` and its files."""
+    files = datasets.write_tree(scratch / "source", classes=2, per_class=50)
+    tools.mkshard("pack", scratch / "source", http_store.root / "train")
+    return f"{http_store.url}/train", files
+
+
+@pytest.fixture
+def index(stored, http_store):
+    """The object."""
+    del stored
+    return http_store.root / "train/index.ddpfs"
+
+
+def copies(scratch):
+    return sorted((scratch / "indexes").glob("*.index*"))
+
+
+def info(url, check=True):
+    return tools.run([MKSHARD, "info", url], check=check)
+
+
+def damaged(data, how):
+    at = {"header": 100, "sums": len(data) - 4}.get(how)
+    if at:
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1:]
+    return data[:{"empty": 0, "torn": len(data) // 2}[how]]
+
+
+@pytest.mark.parametrize("how", ["empty", "torn", "header", "sums"])
+def test_a_damaged_copy_is_fetched_again(how, stored, index, scratch, mount):
+    url, files = stored
+    info(url)
+    [copy] = copies(scratch)
+    copy.write_bytes(damaged(copy.read_bytes(), how))
+    m = mount(url, "view=all,layout=tree,memory=64M")
+    assert {name: (m.path / name).read_bytes() for name in files} == files
+    assert copies(scratch) == [copy] and copy.read_bytes() == index.read_bytes()
+
+
+def test_a_damaged_copy_is_no_copy_if_the_store_is_away(stored, http_store, scratch):
+    url, _ = stored
+    info(url)
+    [copy] = copies(scratch)
+    older = copy.with_name(copy.name[:17] + "0" * 16 + ".index")  # of another version
+    shutil.copy(copy, older)
+    os.utime(older, (1, 1))
+    copy.write_bytes(b"")
+    http_store.close()
+    done = info(url)
+    assert f"'{copy}': the copy of the index on this host was damaged" in done.stderr
+    assert "the copy of the index that is on this host is used" in done.stderr
+    assert copies(scratch) == [older]
+
+
+@pytest.mark.parametrize("how", ["page", "empty", "torn", "header", "sums", "middle"])
+def test_what_is_no_index_takes_no_copys_place(how, stored, index, http_store, scratch):
+    url, _ = stored
+    info(url)
+    good, kept = copies(scratch), index.read_bytes()
+    if how == "middle":  # a piece that opening an index does not look at
+        index.write_bytes(kept[:4096] + bytes([kept[4096] ^ 1]) + kept[4097:])
+    else:
+        index.write_bytes(PAGE if how == "page" else damaged(kept, how))
+    done = info(url, check=False)
+    assert done.returncode == 1 and f"'{url}/index.ddpfs': " in done.stderr, done.stderr
+    assert str(scratch) not in done.stderr, done.stderr
+    assert copies(scratch) == good and good[0].read_bytes() == kept
+    if how == "page":
+        http_store.close()
+        assert "the copy of the index that is on this host is used" in info(url).stderr
+
+
+def test_a_server_is_replaced_while_the_store_shows_a_page(stored, index, mount):
+    url, files = stored
+    m = mount(url, "view=all,layout=tree,memory=64M")
+    index.write_bytes(PAGE)
+    os.kill(m.server_pid(), signal.SIGKILL)
+    assert {name: (m.path / name).read_bytes() for name in files} == files
+
+
+def test_a_copy_is_on_the_disk_before_it_has_its_name(stored, scratch):
+    if not shutil.which("strace"):
+        pytest.skip("strace is not installed")
+    log = scratch / "strace"
+    tools.run(["strace", "-f", "-y", "-e", "trace=fsync,rename", "-o", log, MKSHARD, "info", stored[0]],
+              env=tools.TRACED)
+    [copy] = copies(scratch)
+    calls = re.findall(r"(fsync\(\d+|rename\()[<\"](.*?)[>\"]", log.read_text())
+    what = [(call[:6], path.split(".tmp-")[0]) for call, path in calls]
+    assert what == [("fsync(", str(copy)), ("rename", str(copy)), ("fsync(", str(scratch / "indexes"))], log.read_text()
