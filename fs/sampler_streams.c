@@ -383,12 +383,13 @@ static void set_order(json_t *object, const char *source, const char *note)
 	json_object_set_new(object, "order_note", json_string(note));
 }
 
-/* Says whether it is the order of the mount, and if not, what helps. */
-static void say_own_or_unknown(const struct fs_server *server, const struct fs_view *view,
+/* Says whether it is the order of the mount, and if not, what helps. as_listed: a rank's files are read as they are
+ * listed. */
+static void say_own_or_unknown(const struct fs_server *server, const struct fs_view *view, bool as_listed,
         const struct fs_read_ahead_counts *counts, json_t *object)
 {
 	char note[FS_READ_AHEAD_NOTE_MAX];
-	bool own = fs_view_has_reader(view) && fs_sink_own_followed(server->sink, view);
+	bool own = as_listed || (fs_view_has_reader(view) && fs_sink_own_followed(server->sink, view));
 	if (own)
 		snprintf(note, sizeof(note), "own: the order of this mount");
 	else
@@ -396,29 +397,49 @@ static void say_own_or_unknown(const struct fs_server *server, const struct fs_v
 	set_order(object, own ? "own" : "unknown", note);
 }
 
+/* Returns whether every recognised sampler reads this rank's part as it is listed. fr->lock is held. */
+static bool reads_as_listed(const struct fs_sampler_streams *fr)
+{
+	bool any = false;
+	for (unsigned i = 0; i < fr->n_shown; i++) {
+		const struct prefetch_recognised *t = &fr->shown[i].track;
+		if (!t->ready || t->unverified)
+			continue;
+		if (!t->as_given)
+			return false;
+		any = true;
+	}
+	return any;
+}
+
 /* Says who told the order, and what helps if nobody did. recognised: what was recognised, or "". */
-static void say_order(const struct fs_sampler_streams *fr, const char *recognised,
-        const struct fs_read_ahead_counts *counts, json_t *object)
+static void say_order(struct fs_sampler_streams *fr, const char *recognised, const struct fs_read_ahead_counts *counts,
+        json_t *object)
 {
 	struct fs_announced_orders_counts announced;
 	char note[PREFETCH_TRACKS_MAX * TEXT_MAX + 16], what[256];
 	const char *source;
+	bool as_listed;
+	{
+		lock_for_scope(&fr->lock);
+		as_listed = reads_as_listed(fr);
+	}
 	fs_announced_orders_count(fr->orders, &announced);
 	if (fs_announced_orders_live(fr->orders) > 0) {
 		source = "announced";
 		fs_announced_orders_describe(fr->orders, what, sizeof(what));
 		snprintf(note, sizeof(note), "announced: %s", what);
-	} else if (*recognised) {
+	} else if (*recognised && !as_listed) {
 		source = "recognised";
 		snprintf(note, sizeof(note), "recognised: %s", recognised);
-	} else if (announced.ended) {
+	} else if (announced.ended && !as_listed) {
 		source = "announced";
 		snprintf(note, sizeof(note), "announced: the last list was read to its end; %s",
 		        counts->watched ? "what a DataLoader of PyTorch draws next is announced when it begins"
 		                        : "announce the next epoch's list with `ddpfs ctl MNT follow LIST` or "
 		                          "ddpfs.Mount(MNT).follow(...)");
 	} else {
-		say_own_or_unknown(fr->server, fr->view, counts, object);
+		say_own_or_unknown(fr->server, fr->view, as_listed, counts, object);
 		return;
 	}
 	set_order(object, source, note);
@@ -546,7 +567,7 @@ void fs_sampler_streams_stats(struct fs_server *server, const struct fs_view *vi
 	if (fr)
 		say_why(fr, all, &counts, object);
 	else /* the view had no reader yet, or the server has just begun */
-		say_own_or_unknown(server, view, &counts, object);
+		say_own_or_unknown(server, view, false, &counts, object);
 	if (fr && fr->server->options.scan_threads > 0)
 		json_object_set_new(object, "seed_search",
 		        json_pack("{sb sI sf sI sI}", "running", scanned.running, "tried", (json_int_t)scanned.tried,

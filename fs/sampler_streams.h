@@ -82,7 +82,8 @@ void fs_sampler_streams_reason(struct fs_sampler_streams *recognise, const char 
  *     recognise_rests        the search rests, because all that is opened is in memory or announced
  *     recognise_wrong        orders that were recognised and then dropped, because the opens went on otherwise
  *     read_ahead_note        a sentence, if this is why opens are not read ahead; needs "opens", "misses" in @object
- *     order_source           who told the order: "own", "announced", "recognised" or "unknown"
+ *     order_source           who told the order: "own" (also if a rank's files are read as they are listed),
+ *                            "announced", "recognised" or "unknown"
  *     order_note             a sentence: which order, or what to do about an unknown one
  *
  * It also adds what fs_announced_orders_stats adds.

@@ -598,7 +598,10 @@ int prefetch_recognise_get(const struct prefetch_recognise *r, unsigned i, struc
 	};
 	if (t->list) {
 		prefetch_list_describe(t->list, got.list, sizeof(got.list));
-		got.shards_twice = prefetch_list_is_given(t->list) && t->part.world > 1;
+		bool given = prefetch_list_is_given(t->list);
+		got.shards_twice = given && t->part.world > 1;
+		got.as_given = given && t->part.world == 1 && t->source.sampler == PREFETCH_SAMPLER_SORTED &&
+		               got.parts == 0 && got.buffer == 0;
 	} else {
 		snprintf(got.list, sizeof(got.list), "ddpfs's own order");
 	}

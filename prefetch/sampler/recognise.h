@@ -189,6 +189,7 @@ struct prefetch_recognised {
 	bool ready;        /* its permutation is made, so prefetch_recognise_sequence() works */
 	bool confirmed;    /* this epoch came as expected */
 	bool shards_twice; /* a distributed sampler over the part of one rank: the rest of the part is not read */
+	bool as_given;     /* reads a whole list of `given` in its order */
 	double score;      /* nats, at recognition */
 	uint64_t after;    /* opens in the ring at recognition */
 	char list[320];    /* prefetch_list_describe() */

@@ -439,9 +439,20 @@ def test_a_sampler_over_a_ranks_part_shards_twice(mount, dataset, layout):
             with open(m.path / name, "rb") as file:
                 file.read()
     stats = recognised(m)
-    assert "view=all" in stats["recognised_note"]
+    assert "view=all" in stats["recognised_note"] and stats["order_source"] == "recognised"
     assert m.log().count("shards this rank's part once more") == 1
     assert "view=all" in marked(m)[0]
+
+
+@pytest.mark.parametrize("layout", ["tree", "flat"])
+def test_a_reader_who_follows_the_listing_of_a_rank_has_the_mounts_own_order(mount, dataset, layout):
+    m = mount(dataset, f"layout={layout},view=rank,rank=0,world=2")
+    names = sorted(path for path in m.path.rglob("*") if path.is_file() and ".ddpfs" not in path.parts)
+    for name in names[:600]:
+        name.read_bytes()
+    stats = recognised(m)
+    assert [s["world"] for s in stats["samplers"]] == [1], stats["samplers"]
+    assert (stats["order_source"], stats["order_note"]) == ("own", "own: the order of this mount")
 
 
 @pytest.mark.parametrize("memory", ["12M", "256M"])
