@@ -270,7 +270,7 @@ static int write_object(struct remote_store *store, const char *text, size_t len
 	int rc = fd < 0 ? -errno : base_pwrite_full(fd, text, len, 0);
 	if (rc < 0)
 		return base_err_set(err, rc, "quarantine list: %s", base_err_str(rc));
-	return remote_object_write(store, SHARD_QUARANTINE_NAME, fd, len, NULL, NULL, err);
+	return remote_object_write(store, SHARD_QUARANTINE_NAME, fd, len, err, NULL);
 }
 
 int shard_quarantine_write(

@@ -67,6 +67,19 @@ static int ask_only(
 	return rc;
 }
 
+/* Takes an ETag without its quotes.  One that is too long, or that is no word, counts as none. */
+static void take_etag(const char *from, char ret_etag[REMOTE_ETAG_MAX])
+{
+	from += strncmp(from, "W/", 2) == 0 ? 2 : 0;
+	from += *from == '"';
+	size_t len = strlen(from);
+	len -= len && from[len - 1] == '"';
+	for (size_t i = 0; i < len; i++)
+		if (from[i] <= ' ' || from[i] > '~')
+			len = 0;
+	snprintf(ret_etag, REMOTE_ETAG_MAX, "%.*s", len < REMOTE_ETAG_MAX ? (int)len : 0, from);
+}
+
 /* ---- read ---- */
 
 static int key_to_read(struct remote_store *store, const char *path, struct base_err *err, char key[REMOTE_KEY_MAX])
@@ -76,7 +89,8 @@ static int key_to_read(struct remote_store *store, const char *path, struct base
 	return 0;
 }
 
-int remote_object_size(struct remote_store *store, const char *path, struct base_err *err, uint64_t *ret_bytes)
+int remote_object_stat(struct remote_store *store, const char *path, struct base_err *err, uint64_t *ret_bytes,
+        char ret_etag[REMOTE_ETAG_MAX])
 {
 	char key[REMOTE_KEY_MAX];
 	struct remote_answer answer;
@@ -85,12 +99,20 @@ int remote_object_size(struct remote_store *store, const char *path, struct base
 		rc = remote_store_head(store, key, SMALL_TIMEOUT_S, err, &answer);
 	if (rc < 0)
 		return rc;
-	if (answer.status >= 300)
+	if (answer.status >= 300) {
 		rc = remote_store_refusal(store, key, &answer, err);
-	else
+	} else {
 		*ret_bytes = answer.size;
+		take_etag(answer.etag, ret_etag);
+	}
 	remote_answer_done(&answer);
 	return rc;
+}
+
+int remote_object_size(struct remote_store *store, const char *path, struct base_err *err, uint64_t *ret_bytes)
+{
+	char etag[REMOTE_ETAG_MAX];
+	return remote_object_stat(store, path, err, ret_bytes, etag);
 }
 
 int remote_object_read(struct remote_store *store, const char *path, size_t max_bytes, struct base_err *err,
@@ -128,13 +150,12 @@ struct upload {
 	uint64_t size_bytes, part_bytes;
 	uint32_t n_parts;
 	char *id; /* encoded; NULL: one request */
-	void (*sent)(void *arg, uint64_t bytes);
-	void *arg;
 	_Atomic uint32_t next;
 	pthread_mutex_t lock; /* guards rc and err */
 	int rc;
 	struct base_err err;
-	char (*etags)[256]; /* of each part */
+	char (*etags)[256];         /* of each part */
+	char etag[REMOTE_ETAG_MAX]; /* of the object, when it is there */
 };
 
 /* The store compares the body with this sum, so that no byte changes on the way or in its memory. */
@@ -178,8 +199,6 @@ static int send_part(struct upload *u, uint32_t part, struct base_err *err)
 		return rc;
 	memcpy(u->etags[part], answer.etag, sizeof(answer.etag));
 	remote_answer_done(&answer);
-	if (u->sent)
-		u->sent(u->arg, len);
 	return 0;
 }
 
@@ -264,7 +283,7 @@ static bool etag_of_parts(const struct upload *u, char ret_etag[64])
 
 /* Returns whether the object is there that this upload makes.  If the store has ETags as S3 has, they are compared,
  * else the size.  by_size: whether that is enough: an object may have been there before. */
-static bool is_there(const struct upload *u, bool by_size)
+static bool is_there(struct upload *u, bool by_size)
 {
 	char etag[64], suffix[24];
 	struct remote_answer answer;
@@ -275,8 +294,17 @@ static bool is_there(const struct upload *u, bool by_size)
 	bool of_parts = etag_of_parts(u, etag) && behind && strcmp(behind, suffix) == 0;
 	bool there = answer.status < 300 &&
 	             (of_parts ? strcmp(answer.etag, etag) == 0 : by_size && answer.size == u->size_bytes);
+	if (there)
+		take_etag(answer.etag, u->etag);
 	remote_answer_done(&answer);
 	return there;
+}
+
+static void take_completed(struct upload *u, const char *xml)
+{
+	cleanup_free char *etag = remote_xml_element(xml, "ETag", NULL);
+	if (etag)
+		take_etag(etag, u->etag);
 }
 
 static int end_upload(struct upload *u, struct base_err *err)
@@ -318,6 +346,8 @@ static int end_upload(struct upload *u, struct base_err *err)
 		        remote_store_name(u->store), u->key);
 	else if (!done)
 		rc = remote_store_refusal(u->store, u->key, &answer, err);
+	else if (answer.status < 300)
+		take_completed(u, answer.body);
 	remote_answer_done(&answer);
 	return rc;
 }
@@ -332,14 +362,14 @@ static int abort_upload(struct remote_store *store, const char *key, const char 
 	return rc == -ENOENT ? 0 : rc;
 }
 
-int remote_object_write(struct remote_store *store, const char *path, int fd, uint64_t size_bytes,
-        void (*sent)(void *arg, uint64_t bytes), void *arg, struct base_err *err)
+int remote_object_write(struct remote_store *store, const char *path, int fd, uint64_t size_bytes, struct base_err *err,
+        char ret_etag[REMOTE_ETAG_MAX])
 {
 	char key[REMOTE_KEY_MAX];
 	int rc = key_to_write(store, path, err, key);
 	if (rc < 0)
 		return rc;
-	struct upload u = { .store = store, .key = key, .fd = fd, .size_bytes = size_bytes, .sent = sent, .arg = arg };
+	struct upload u = { .store = store, .key = key, .fd = fd, .size_bytes = size_bytes };
 	u.part_bytes = size_bytes / PARTS_MAX + 1 > REMOTE_PART_BYTES ? size_bytes / PARTS_MAX + 1 : REMOTE_PART_BYTES;
 	u.n_parts = size_bytes ? (uint32_t)((size_bytes + u.part_bytes - 1) / u.part_bytes) : 1;
 	u.etags = calloc(u.n_parts, sizeof(*u.etags));
@@ -352,8 +382,12 @@ int remote_object_write(struct remote_store *store, const char *path, int fd, ui
 		rc = send_all(&u, err);
 	if (rc == 0 && u.id)
 		rc = end_upload(&u, err);
+	else if (rc == 0)
+		take_etag(u.etags[0], u.etag);
 	if (rc < 0 && u.id)
 		abort_upload(store, key, u.id, NULL);
+	if (rc == 0 && ret_etag)
+		memcpy(ret_etag, u.etag, REMOTE_ETAG_MAX);
 	pthread_mutex_destroy(&u.lock);
 	free(u.id);
 	free(u.etags);
@@ -420,15 +454,18 @@ static int begin_list(
 }
 
 static int take_objects(struct remote_store *store, const char *xml,
-        int (*found)(void *arg, const char *path, uint64_t bytes), void *arg)
+        int (*found)(void *arg, const char *path, uint64_t bytes, const char *etag), void *arg)
 {
 	const char *at = xml;
 	for (char *entry; (entry = remote_xml_outer(at, "Contents", &at));) {
 		cleanup_free char *own = entry;
 		cleanup_free char *key = remote_xml_element(own, "Key", NULL);
 		cleanup_free char *size = remote_xml_element(own, "Size", NULL);
+		cleanup_free char *quoted = remote_xml_element(own, "ETag", NULL);
+		char etag[REMOTE_ETAG_MAX];
+		take_etag(quoted ? quoted : "", etag);
 		const char *path = key ? path_of(remote_store_location(store), key) : NULL;
-		int rc = path && size ? found(arg, path, strtoull(size, NULL, 10)) : 0;
+		int rc = path && size ? found(arg, path, strtoull(size, NULL, 10), etag) : 0;
 		if (rc != 0)
 			return rc;
 	}
@@ -452,7 +489,7 @@ static int next_token(struct remote_store *store, const char *xml, struct page *
 }
 
 int remote_object_list(struct remote_store *store, const char *prefix,
-        int (*found)(void *arg, const char *path, uint64_t bytes), void *arg, struct base_err *err)
+        int (*found)(void *arg, const char *path, uint64_t bytes, const char *etag), void *arg, struct base_err *err)
 {
 	struct page page = { .query = NULL };
 	int rc = begin_list(store, prefix, "list-type=2", err, &page);
@@ -472,7 +509,8 @@ int remote_object_list(struct remote_store *store, const char *prefix,
 	return rc;
 }
 
-static int abort_found(struct remote_store *store, const char *xml, struct base_err *err)
+static int abort_found(
+        struct remote_store *store, const char *xml, bool (*wanted)(const char *path), struct base_err *err)
 {
 	const char *at = xml;
 	for (char *entry; (entry = remote_xml_outer(at, "Upload", &at));) {
@@ -480,14 +518,16 @@ static int abort_found(struct remote_store *store, const char *xml, struct base_
 		cleanup_free char *key = remote_xml_element(own, "Key", NULL);
 		cleanup_free char *id = remote_xml_element(own, "UploadId", NULL);
 		cleanup_free char *encoded = id ? remote_uri_encode(id, strlen(id), false) : NULL;
-		int rc = key && encoded ? abort_upload(store, key, encoded, err) : 0;
+		const char *path = key ? path_of(remote_store_location(store), key) : NULL;
+		int rc = path && encoded && wanted(path) ? abort_upload(store, key, encoded, err) : 0;
 		if (rc < 0)
 			return rc;
 	}
 	return 0;
 }
 
-int remote_object_abort_uploads(struct remote_store *store, const char *prefix, struct base_err *err)
+int remote_object_abort_uploads(
+        struct remote_store *store, const char *prefix, bool (*wanted)(const char *path), struct base_err *err)
 {
 	struct page page = { .query = NULL };
 	int rc = begin_list(store, prefix, "uploads", err, &page);
@@ -497,7 +537,7 @@ int remote_object_abort_uploads(struct remote_store *store, const char *prefix, 
 			rc = next_page(store, &page, err, &answer);
 		if (rc < 0)
 			break;
-		rc = abort_found(store, answer.body, err);
+		rc = abort_found(store, answer.body, wanted, err);
 		cleanup_free char *key = parameter(answer.body, "NextKeyMarker", "key-marker");
 		cleanup_free char *id = parameter(answer.body, "NextUploadIdMarker", "upload-id-marker");
 		bool more = strstr(answer.body, "<IsTruncated>true") && key && id;

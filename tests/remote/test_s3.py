@@ -3,13 +3,14 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
 
 import pytest
 
-from helpers import datasets, tools
+from helpers import datasets, tools, waiting
 from helpers.private import Private
 
 pytest.importorskip("moto", reason="moto is not installed")
@@ -143,6 +144,120 @@ def test_a_killed_packing_leaves_no_dataset_and_is_gone_on_with(s3, scratch, mou
     assert "going on" in done.stderr
     assert contents(mount("s3://data/x", "view=all,layout=tree").path) == files
     assert {k: s3.head_object(Bucket="data", Key=k)["LastModified"] for k in written} == written
+
+
+def packing(source, *options):
+    return [tools.tool("mkshard"), "pack", *options, source, "s3://data/x"]
+
+
+def interrupt(s3, argv, shards=2, how=signal.SIGINT):
+    """Runs a packing until the bucket has so many shards.  Returns what it says when the signal ends it."""
+    first = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
+    while len(keys(s3)) < shards:
+        assert first.poll() is None, "it was over before it could be interrupted"
+        time.sleep(0.01)
+    first.send_signal(how)
+    said = first.communicate()[1]
+    assert first.returncode == -how and "x/index.ddpfs" not in keys(s3)
+    return said
+
+
+def on_another_host(scratch, *argv):
+    return tools.run(argv, env={**os.environ, "DDPFS_INDEX_DIR": str(scratch / "other host")})
+
+
+@pytest.fixture
+def many(scratch):
+    """A source of 24 shards, as --shard-size=2M makes them."""
+    return scratch / "many", datasets.write_tree(scratch / "many", classes=4, per_class=200, sizes=(60_000,))
+
+
+@pytest.mark.parametrize("options", [["--shard-size=2M", "--shuffle-seed=5"], ["--shard-size=3M"], ["--shard-size=2M"]])
+def test_an_interrupted_packing_does_not_go_on_over_the_dataset_of_another_host(options, s3, many, scratch):
+    interrupt(s3, packing(many[0], "--shard-size=2M", "--jobs=1"))
+    on_another_host(scratch, *packing(many[0], *options))
+    before = {key: s3.head_object(Bucket="data", Key=key)["LastModified"] for key in keys(s3)}
+    said = fails(*packing(many[0], "--shard-size=2M", "--jobs=1"))
+    assert "there is a dataset already; give --force to replace it" in said, said
+    assert {key: s3.head_object(Bucket="data", Key=key)["LastModified"] for key in keys(s3)} == before
+    tools.mkshard("verify", "s3://data/x")
+    tools.run(packing(many[0], "--force", "--shard-size=2M", "--jobs=1"))
+    assert "all good" in tools.mkshard("verify", "s3://data/x").stdout
+
+
+def test_shards_that_another_host_has_overwritten_are_sent_again(s3, many, scratch):
+    """Their sizes are the same."""
+    interrupt(s3, packing(many[0], "--shard-size=2M", "--jobs=1"), shards=4)
+    on_another_host(scratch, *packing(many[0], "--shard-size=2M", "--shuffle-seed=5"))
+    s3.delete_object(Bucket="data", Key="x/index.ddpfs")
+    s3.delete_object(Bucket="data", Key="x/shard-000001.tar")
+    tools.run(packing(many[0], "--shard-size=2M", "--jobs=1"))
+    assert "all good" in tools.mkshard("verify", "s3://data/x").stdout
+
+
+def test_a_packing_that_had_sent_its_index_is_gone_on_with(s3, many, scratch):
+    """If its shards are there, only this host's part is missing.  Else the index goes before a shard is sent."""
+    argv = packing(many[0], "--shard-size=2M", "--jobs=1")
+    interrupt(s3, argv)
+    obstacle = next((scratch / "indexes").glob("*.partial")).with_suffix("")
+    rest = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
+    waiting.wait_until(lambda: len(keys(s3)) > 4)
+    (obstacle / "by somebody else").mkdir(parents=True)
+    assert "made by somebody else" in rest.communicate()[1] and rest.returncode == 1
+    shutil.rmtree(obstacle)
+    assert "x/index.ddpfs" in keys(s3)
+
+    kept = scratch / "kept"
+    shutil.copytree(scratch / "indexes", kept)
+    assert "going on: 24 of 24" in tools.run(argv).stderr
+    assert "all good" in tools.mkshard("verify", "s3://data/x").stdout
+
+    shutil.rmtree(scratch / "indexes")
+    kept.rename(scratch / "indexes")
+    for number in range(1, 24):
+        s3.delete_object(Bucket="data", Key=f"x/shard-{number:06}.tar")
+    interrupt(s3, argv, shards=4)
+    tools.run(argv)
+    assert "all good" in tools.mkshard("verify", "s3://data/x").stdout
+
+
+def test_a_packing_without_notes_of_what_it_sent_sends_all_again(s3, many, scratch):
+    """As one that an older version began."""
+    argv = packing(many[0], "--shard-size=2M", "--jobs=1")
+    interrupt(s3, argv)
+    next((scratch / "indexes").glob("*.sent")).unlink()
+    assert "going on" not in tools.run(argv).stderr
+    assert "all good" in tools.mkshard("verify", "s3://data/x").stdout
+    assert list((scratch / "indexes").glob("x-*")) == []
+
+
+def test_a_restart_with_larger_shards_leaves_none_of_the_interrupted_run(s3, many, scratch, mount):
+    interrupt(s3, packing(many[0], "--shard-size=2M", "--jobs=1"), shards=6)
+    s3.put_object(Bucket="data", Key="x/shard-000099.tar", Body=b"not of this host")
+    interrupt(s3, packing(many[0], "--shard-size=2M", "--jobs=1", "--restart"), shards=8)
+    noted = {f"x/{line.split()[0]}" for line in next((scratch / "indexes").glob("*.sent")).read_text().splitlines()}
+    assert len(noted) >= 5
+    tools.run(packing(many[0], "--shard-size=30M", "--restart"))
+    new = {"x/index.ddpfs", "x/shard-000000.tar", "x/shard-000001.tar"}
+    assert new <= set(keys(s3)) and "x/shard-000099.tar" in keys(s3) and not (noted - new) & set(keys(s3))
+    for key in set(keys(s3)) - new:  # the signal may have come between a shard and its note
+        s3.delete_object(Bucket="data", Key=key)
+    tools.mkshard("index", "--force", "s3://data/x")
+    assert contents(mount("s3://data/x", "view=all,layout=tree").path) == many[1]
+
+
+@pytest.mark.parametrize("command", ["pack", "index"])
+def test_uploads_that_mkshard_does_not_make_go_on(command, s3, source):
+    tools.mkshard("pack", source[0], "s3://data/x")
+    others = [f"x/{name}" for name in ("shard-list.txt", "shard-000000.tar.old", "shard-0.tar", "shard-000000.tar/in",
+                                       "index.ddpfs.old")]
+    left = {key: s3.create_multipart_upload(Bucket="data", Key=key)["UploadId"] for key in others}
+    tools.mkshard(command, "--force", *([source[0]] if command == "pack" else []), "s3://data/x")
+    found = [u["Key"] for u in s3.list_multipart_uploads(Bucket="data").get("Uploads", [])]
+    for key, upload in left.items():
+        if key in found:
+            s3.abort_multipart_upload(Bucket="data", Key=key, UploadId=upload)
+    assert sorted(found) == sorted(others)
 
 
 def test_what_killed_uploads_left_is_removed_by_the_next_run(s3, source):

@@ -34,6 +34,8 @@ class FakeS3(BaseHTTPRequestHandler):
     def do_GET(self):
         key, _, query = self.path.partition("?")
         data = self.server.objects.get(unquote(key))
+        if "uploads" in query and self.server.hides_uploads:
+            return self.reply(403, b"<Error><Code>AccessDenied</Code></Error>")
         if "list-type" in query or "uploads" in query:
             return self.reply(200, b"<Result><IsTruncated>false</IsTruncated></Result>")
         if data is None:
@@ -75,6 +77,7 @@ def store(scratch, monkeypatch):
     server = ThreadingHTTPServer(("127.0.0.1", 0), FakeS3)
     server.daemon_threads = True
     server.objects, server.etags, server.parts = {}, {}, {}
+    server.hides_uploads = False
     server.puts, server.lock, server.fail = 0, threading.Lock(), lambda _handler, _number: False
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -98,6 +101,12 @@ def test_a_body_that_came_too_slowly_is_sent_again(store, scratch):
     store.fail = fail
     tools.mkshard("pack", scratch / "source", "s3://bucket/x")
     assert sorted(store.objects) == ["/bucket/x/index.ddpfs", "/bucket/x/shard-000000.tar"] and store.puts == 3
+
+
+def test_a_store_that_lists_no_uploads_is_packed_to(store, scratch):
+    store.hides_uploads = True
+    assert "uploads" not in tools.mkshard("pack", scratch / "source", "s3://bucket/x").stderr
+    assert "/bucket/x/index.ddpfs" in store.objects
 
 
 NO_UPLOAD = b"<Error><Code>NoSuchUpload</Code></Error>"

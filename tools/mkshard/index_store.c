@@ -84,8 +84,9 @@ static int add_shard(struct search *search, char *stored, const char *file, uint
 }
 
 /* Takes an object of the list.  As in a directory: not those of directories below. */
-static int take_listed(void *arg, const char *path, uint64_t bytes)
+static int take_listed(void *arg, const char *path, uint64_t bytes, const char *etag)
 {
+	(void)etag;
 	struct search *search = arg;
 	if (strchr(path, '/') || !found_shard_is_name(path))
 		return 0;
@@ -202,15 +203,20 @@ int index_store_place(const struct remote_store *store, struct base_err *err, ch
 	return rc;
 }
 
+static bool is_index(const char *path)
+{
+	return strcmp(path, SHARD_INDEX_NAME) == 0;
+}
+
 int index_store_send(struct remote_store *store, const char *path, struct base_err *err)
 {
 	struct stat st;
 	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return base_err_set(err, -errno, "'%s': %s", base_quoted(path), strerror(errno));
-	remote_object_abort_uploads(
-	        store, SHARD_INDEX_NAME, NULL); /* of runs that were killed; some stores list none */
-	int rc = remote_object_write(store, SHARD_INDEX_NAME, fd, (uint64_t)st.st_size, NULL, NULL, err);
+	/* Of runs that were killed; some stores list none. */
+	remote_object_abort_uploads(store, SHARD_INDEX_NAME, is_index, NULL);
+	int rc = remote_object_write(store, SHARD_INDEX_NAME, fd, (uint64_t)st.st_size, err, NULL);
 	if (rc < 0)
 		return base_err_prefix(err, "the index stays in '%s'", base_quoted(path));
 	unlink(path);

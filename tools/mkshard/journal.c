@@ -108,7 +108,12 @@ static int take_record(const uint8_t *bytes, uint64_t len, const struct shards_p
 	const uint8_t *xxh3 = bytes + sizeof(record), *left_out = xxh3 + record.n_items * sizeof(uint64_t),
 	              *blocks = left_out + record.n_items * sizeof(int32_t);
 	*ret_size = body + sizeof(sum);
-	if (sums->complete || !shard_stands(place, plan, &record))
+	/* The last record of a shard counts: the store may have lost the shard of an earlier one. */
+	free(sums->xxh3);
+	free(sums->left_out);
+	free(sums->blocks);
+	*sums = (struct pack_shard_sums){ .complete = false };
+	if (!shard_stands(place, plan, &record))
 		return 0;
 	sums->xxh3 = malloc(record.n_items * sizeof(uint64_t));
 	sums->left_out = malloc(record.n_items * sizeof(int32_t));

@@ -490,6 +490,8 @@ static int write_dataset(const struct pack_args *args, struct pack_places *place
 		complete += sums[s].complete;
 	if (rc == 0 && complete < plan->n_shards)
 		rc = pack_places_drop_index(places, err);
+	if (rc == 0 && complete < plan->n_shards && args->upload)
+		rc = pack_upload_drop_index(args->upload, err);
 	if (rc == 0) {
 		if (complete)
 			cli_note("going on: %u of %u shards are complete", complete, plan->n_shards);
@@ -630,7 +632,7 @@ int mkshard_pack(int argc, char **argv)
 	args.options.shuffle = !args.no_shuffle;
 	int rc = args.given.common_given ? 0 : shard_pack_rules_common_default(&args.given.rules, &err);
 	if (rc == 0 && remote_is_url(args.dataset))
-		rc = pack_upload_open(args.dataset, args.staging, args.force, &err, &args.upload);
+		rc = pack_upload_open(args.dataset, args.staging, args.force, args.restart, &err, &args.upload);
 	if (rc == 0 && !args.upload)
 		rc = check_kind(args.dataset, &err);
 	if (rc == 0)

@@ -511,10 +511,14 @@ static int write_shard(struct worker *w, uint32_t shard)
 		if (rc == 0 && w->failed_items)
 			shard_pack_plan_relay(w->run->plan, shard);
 	} while (rc == 0 && w->failed_items);
-	if (rc == 0 && w->run->options->upload)
-		rc = pack_upload_shard(w->run->options->upload, w->path, strrchr(w->path, '/') + 1, &w->err);
+	struct pack_upload *upload = w->run->options->upload;
+	struct pack_sent sent;
+	if (rc == 0 && upload)
+		rc = pack_upload_shard(upload, w->path, strrchr(w->path, '/') + 1, &w->err, &sent);
 	if (rc == 0)
 		rc = pack_journal_add(w->run->journal, w->run->plan, shard, w->sums, &w->err);
+	if (rc == 0 && upload)
+		rc = pack_upload_note(upload, &sent, &w->err);
 	w->sums->complete = rc == 0;
 	if (rc == 0)
 		pack_interrupt_add(1);
