@@ -145,6 +145,8 @@ static const char *advice(int rc, bool store)
 		return "it is read again when somebody asks for it; `ddpfs doctor MNT` looks whether the store answers";
 	case -ENOMEM:
 		return "it is read again when somebody asks for it; the host or its cgroup has no memory left";
+	case -EKEYREJECTED:
+		return "no file is bad: put the certificate right, or set AWS_CA_BUNDLE and mount again";
 	default:
 		return "`mkshard verify --quarantine` lists every bad sample, for on_bad=skip or substitute";
 	}

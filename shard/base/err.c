@@ -123,6 +123,8 @@ const char *base_err_str(int code)
 		return "written by a newer version (unknown format bit)";
 	case -ESTALE:
 		return "a shard changed since the index was made";
+	case -EKEYREJECTED:
+		return "the server's certificate is not trusted";
 	default: {
 		const char *text = strerrordesc_np(-code);
 		return text ? text : "unknown error";

@@ -10,6 +10,7 @@
  *   -EUCLEAN          an impossible structure (bounds, magic, order)
  *   -EPROTONOSUPPORT  a format version or feature bit this build does not know
  *   -ESTALE           a shard or the index changed under a live mount
+ *   -EKEYREJECTED     the certificate of a server is not trusted
  *
  * Threads: any; an err object belongs to its caller. */
 #ifndef DDPFS_SHARD_BASE_ERR_H

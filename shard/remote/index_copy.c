@@ -92,10 +92,15 @@ static uint64_t hash_text(const char *text, uint64_t seed)
 	return XXH3_64bits_withSeed(text, strlen(text), seed);
 }
 
-/* Writes the first part of the copies' names. */
-static void name_of(const struct remote_store *store, const char *object, char room[32])
+/* Writes the first part of the copies' names.  It is of the URL, because the same bucket's name is another bucket at
+ * another endpoint.  Returns 0 or -ENOMEM. */
+static int name_of(const struct remote_store *store, const char *key, char room[32])
 {
-	snprintf(room, 32, "%016" PRIx64 "-", hash_text(object, hash_text(remote_store_name(store), 0)));
+	cleanup_free char *url = remote_store_url(store, key);
+	if (!url)
+		return -ENOMEM;
+	snprintf(room, 32, "%016" PRIx64 "-", hash_text(url, 0));
+	return 0;
 }
 
 /* ---- fetch ---- */
@@ -351,16 +356,20 @@ static int ask_version(struct remote_store *store, const char *key, const char *
 	            : remote_store_head(store, key, HEAD_TIMEOUT_S, err, ret_head);
 }
 
-/* Opens the copy of what is in the store now.  *ret_away: that failed because the store is away. */
-static int open_current(struct remote_store *store, const struct remote_index_want *want, const char *dir,
-        const char *name, struct base_err *err, char **ret_path, int *ret_fd, bool *ret_away)
+/* Returns whether an error of remote_store_ask says that the store cannot be reached now.  Of others, as of a
+ * certificate that is not trusted, somebody must learn. */
+static bool is_away(int rc)
 {
-	char key[REMOTE_KEY_MAX];
+	return rc == -ETIMEDOUT || rc == -ECONNREFUSED || rc == -EHOSTUNREACH || rc == -EIO;
+}
+
+/* Opens the copy of what is in the store now.  *ret_away: that failed because the store is away. */
+static int open_current(struct remote_store *store, const struct remote_index_want *want, const char *key,
+        const char *dir, const char *name, struct base_err *err, char **ret_path, int *ret_fd, bool *ret_away)
+{
 	struct remote_answer head;
-	if (remote_location_key(remote_store_location(store), want->object, key) < 0)
-		return base_err_set(err, -ENAMETOOLONG, "%s: the name is too long", remote_store_name(store));
 	int rc = ask_version(store, key, dir, name, want->again, err, &head);
-	*ret_away = rc < 0 || head.status >= 500;
+	*ret_away = rc < 0 ? is_away(rc) : head.status >= 500;
 	if (rc < 0)
 		return rc;
 	cleanup_free char *path = NULL;
@@ -382,13 +391,16 @@ static int open_current(struct remote_store *store, const struct remote_index_wa
 int remote_index_open(struct remote_store *store, const struct remote_index_want *want, struct base_err *err,
         char **ret_path, int *ret_fd)
 {
-	char name[32];
+	char key[REMOTE_KEY_MAX], name[32];
 	cleanup_free char *dir = NULL;
 	bool away = false;
 	int rc = remote_index_directory(err, &dir);
 	if (rc < 0)
 		return rc;
-	name_of(store, want->object, name);
-	rc = open_current(store, want, dir, name, err, ret_path, ret_fd, &away);
+	if (remote_location_key(remote_store_location(store), want->object, key) < 0)
+		return base_err_set(err, -ENAMETOOLONG, "%s: the name is too long", remote_store_name(store));
+	if (name_of(store, key, name) < 0)
+		return base_err_set(err, -ENOMEM, "out of memory");
+	rc = open_current(store, want, key, dir, name, err, ret_path, ret_fd, &away);
 	return rc < 0 && (away || want->again) ? take_latest(dir, name, want, rc, err, ret_path, ret_fd) : rc;
 }

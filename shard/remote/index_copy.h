@@ -7,7 +7,7 @@
  *   $XDG_CACHE_HOME/ddpfs        else, if that variable is an absolute path
  *   $HOME/.cache/ddpfs           else, if that variable is an absolute path
  *   /tmp/ddpfs-UID               else
- * Name: HASH-HASH.index: of the index's name, and of its ETag (else Last-Modified) and size.  So a copy never changes,
+ * Name: HASH-HASH.index: of the index's URL, and of its ETag (else Last-Modified) and size.  So a copy never changes,
  * and another index in the store gets another copy.  Copies of a name that nobody has open are removed when a new one
  * comes.  A copy may be removed at any time; it is fetched again.
  * What is fetched is checked and written to the disk (fsync(2)) before it becomes a copy.  What the store gives in
@@ -41,9 +41,9 @@ struct remote_index_want {
 	int (*check)(int fd, const char *name, bool whole, struct base_err *err);
 };
 
-/* Opens the local copy of an index, and fetches it first if there is none.  If the store does not answer, the latest
- * copy is taken, and the log says so.  The descriptor is locked (flock(2), shared), so that the copy is not removed as
- * long as it is open.
+/* Opens the local copy of an index, and fetches it first if there is none.  If the store cannot be reached,
+ * or answers with 5xx, the latest copy is taken, and the log says so.  The descriptor is locked (flock(2), shared), so
+ * that the copy is not removed as long as it is open.
  * Returns 0, a path to free and a descriptor to close; or with a sentence: -ENOENT: there is no such object; -EACCES;
  * errors of want->check: what the store has is no index; -ETIMEDOUT and others of remote_fetch: the store does not
  * answer and there is no copy; -ENOSPC and other errors of writing the copy; -ENOMEM. */

@@ -52,6 +52,15 @@ from pathlib import Path
 from urllib.parse import unquote
 
 
+def certificate_of_localhost(path):
+    """Makes a certificate that nobody signed, and its key: PATH.pem, PATH.key."""
+    certificate, key = Path(f"{path}.pem"), Path(f"{path}.key")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate,
+                    "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
+                   check=True, capture_output=True)
+    return certificate, key
+
+
 class HttpStore:
     """The server as a process, on 127.0.0.1; `url` is its root.  `log` has a line "status key first last" for each answer."""
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores for the tests of this folder, on 127.0.0.1."""
 
+import shutil
+
 import pytest
 
-from helpers.http_store import HttpStore
+from helpers.http_store import HttpStore, certificate_of_localhost
 
 AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_REGION",
        "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS",
@@ -30,6 +32,18 @@ def http_store(scratch):
     (scratch / "objects").mkdir()
     with HttpStore(scratch / "objects", scratch) as store:
         store.root = scratch / "objects"
+        yield store
+
+
+@pytest.fixture
+def tls_store(scratch):
+    """An HTTPS server whose certificate nobody signed, and the certificate."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not installed")
+    certificate, key = certificate_of_localhost(scratch / "cert")
+    (scratch / "tls").mkdir()
+    with HttpStore(scratch / "tls", scratch, tls=(certificate, key)) as store:
+        store.root, store.certificate = scratch / "tls", certificate
         yield store
 
 

@@ -9,6 +9,8 @@ import signal
 import pytest
 
 from helpers import datasets, tools
+from helpers.http_store import HttpStore, certificate_of_localhost
+from mount import control
 
 MKSHARD = tools.tool("mkshard")
 PAGE = b"<html>closed until ten</html>"
@@ -106,3 +108,59 @@ def test_a_copy_is_on_the_disk_before_it_has_its_name(stored, scratch):
     calls = re.findall(r"(fsync\(\d+|rename\()[<\"](.*?)[>\"]", log.read_text())
     what = [(call[:6], path.split(".tmp-")[0]) for call, path in calls]
     assert what == [("fsync(", str(copy)), ("rename", str(copy)), ("fsync(", str(scratch / "indexes"))], log.read_text()
+
+
+@pytest.fixture
+def stored_behind_tls(tls_store, scratch, monkeypatch):
+    datasets.write_tree(scratch / "source", classes=1, per_class=10)
+    tools.mkshard("pack", scratch / "source", tls_store.root / "train")
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tls_store.certificate))
+    return f"{tls_store.url}/train"
+
+
+@pytest.mark.parametrize("bundle", ["", "nowhere.pem", "cert.key"], ids=["the system's", "missing", "no certificate"])
+def test_a_server_that_is_not_trusted_is_an_error_with_a_copy_too(bundle, stored_behind_tls, scratch, monkeypatch):
+    info(stored_behind_tls)
+    if bundle:
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(scratch / bundle))
+    else:
+        monkeypatch.delenv("AWS_CA_BUNDLE")
+    done = info(stored_behind_tls, check=False)
+    assert done.returncode == 1 and "certificate" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_read_from_a_server_that_is_not_trusted_blames_no_file(stored_behind_tls, tls_store, scratch, mount):
+    m = mount(stored_behind_tls, "view=all,layout=tree,memory=64M")
+    tls_store.close()
+    with HttpStore(tls_store.root, scratch, port=tls_store.port, tls=certificate_of_localhost(scratch / "other")):
+        with pytest.raises(OSError):
+            (m.path / "class_00/item_0003.bin").read_bytes()
+        said = control.wait_for_log(m, "the server's certificate is not trusted: readers get EIO; no file is bad")
+    assert "quarantine" not in said and "AWS_CA_BUNDLE" in said
+
+
+def test_a_server_is_replaced_while_the_certificate_is_not_trusted(stored_behind_tls, tls_store, scratch, mount):
+    """Its successor knows the identity of the dataset; what is resident can be read, and the rest later."""
+    m = mount(stored_behind_tls, "view=all,layout=tree,memory=64M")
+    tls_store.close()
+    with HttpStore(tls_store.root, scratch, port=tls_store.port, tls=certificate_of_localhost(scratch / "other")):
+        os.kill(m.server_pid(), signal.SIGKILL)
+        assert sorted(os.listdir(m.path / "class_00"))[0] == "item_0000.bin"
+
+
+def test_the_same_bucket_of_another_endpoint_has_other_copies(stored, http_store, scratch, monkeypatch):
+    monkeypatch.setenv("DDPFS_S3_ANONYMOUS", "1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", http_store.url)
+    (http_store.root / "bucket").mkdir()
+    (http_store.root / "train").rename(http_store.root / "bucket/train")
+    info("s3://bucket/train")
+    [copy] = copies(scratch)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    done = info("s3://bucket/train", check=False)
+    assert done.returncode == 1 and "127.0.0.1:1" in done.stderr, done.stderr
+    (scratch / "other").mkdir()
+    shutil.copytree(http_store.root / "bucket", scratch / "other/bucket")
+    with HttpStore(scratch / "other", scratch) as other:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", other.url)
+        info("s3://bucket/train")
+    assert len(copies(scratch)) == 2 and copy in copies(scratch)
