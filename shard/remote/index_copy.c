@@ -27,6 +27,7 @@ enum {
 	HEAD_TIMEOUT_S = 20,
 	FETCH_TIMEOUT_S = 60, /* without a byte */
 	OTHER_TIMEOUT_S = 60, /* for another process that fetches it */
+	HEADER_BYTES = 4096,  /* of an index (shard/FORMAT.md) */
 };
 
 /* ---- where ---- */
@@ -347,13 +348,43 @@ static int take_latest(const char *dir, const char *name, const struct remote_in
 	return 0;
 }
 
-/* Asks for the version of the index in the store. */
-static int ask_version(struct remote_store *store, const char *key, const char *dir, const char *name, bool again,
-        struct base_err *err, struct remote_answer *ret_head)
+/* Asks for the header of an index.  Returns 0 (whatever the status is), or an error of remote_store_ask. */
+static int ask_header(
+        struct remote_store *store, const char *key, bool hurry, struct base_err *err, struct remote_answer *ret_answer)
 {
-	cleanup_free char *copy = again ? latest(dir, name) : NULL;
-	return copy ? remote_store_head_in_hurry(store, key, HEAD_TIMEOUT_S, err, ret_head)
-	            : remote_store_head(store, key, HEAD_TIMEOUT_S, err, ret_head);
+	char range[32];
+	snprintf(range, sizeof(range), "Range: bytes=0-%d", HEADER_BYTES - 1);
+	const char *const headers[] = { range, NULL };
+	return remote_store_ask(store,
+	        &(struct remote_request){ .method = "GET", .key = key, .headers = headers, .hurry = hurry },
+	        HEAD_TIMEOUT_S, err, ret_answer);
+}
+
+/* Asks for the version of the index in the store: a hash of its size and ETag.  If there is no ETag, of its header,
+ * which has a sum over all of it.  Two indexes can have the same size, and the same second of Last-Modified.
+ * Returns 0 (whatever the status is; if it is 300 or more, there is no version), or an error of remote_store_ask. */
+static int ask_version(struct remote_store *store, const char *key, bool hurry, struct base_err *err,
+        struct remote_answer *ret_head, uint64_t *ret_version)
+{
+	struct remote_answer header;
+	int rc = hurry ? remote_store_head_in_hurry(store, key, HEAD_TIMEOUT_S, err, ret_head)
+	               : remote_store_head(store, key, HEAD_TIMEOUT_S, err, ret_head);
+	if (rc < 0 || ret_head->status >= 300)
+		return rc;
+	*ret_version = hash_text(ret_head->etag, ret_head->size);
+	if (ret_head->etag[0])
+		return 0;
+	rc = ask_header(store, key, hurry, err, &header);
+	if (rc == 0 && header.status < 300) {
+		size_t len = header.body_len < HEADER_BYTES ? header.body_len : HEADER_BYTES;
+		*ret_version = XXH3_64bits_withSeed(header.body, len, ret_head->size);
+		remote_answer_done(&header);
+		return 0;
+	}
+	remote_answer_done(ret_head);
+	if (rc == 0)
+		*ret_head = header;
+	return rc;
 }
 
 /* Returns whether an error of remote_store_ask says that the store cannot be reached now.  Of others, as of a
@@ -368,12 +399,13 @@ static int open_current(struct remote_store *store, const struct remote_index_wa
         const char *dir, const char *name, struct base_err *err, char **ret_path, int *ret_fd, bool *ret_away)
 {
 	struct remote_answer head;
-	int rc = ask_version(store, key, dir, name, want->again, err, &head);
+	uint64_t version = 0;
+	cleanup_free char *copy = want->again ? latest(dir, name) : NULL; /* to go on with */
+	int rc = ask_version(store, key, copy != NULL, err, &head, &version);
 	*ret_away = rc < 0 ? is_away(rc) : head.status >= 500;
 	if (rc < 0)
 		return rc;
 	cleanup_free char *path = NULL;
-	uint64_t version = hash_text(head.etag[0] ? head.etag : head.modified, head.size);
 	if (head.status >= 300) {
 		rc = remote_store_refusal(store, key, &head, err);
 	} else if (asprintf(&path, "%s/%s%016" PRIx64 ".index", dir, name, version) < 0) {

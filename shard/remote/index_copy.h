@@ -7,7 +7,7 @@
  *   $XDG_CACHE_HOME/ddpfs        else, if that variable is an absolute path
  *   $HOME/.cache/ddpfs           else, if that variable is an absolute path
  *   /tmp/ddpfs-UID               else
- * Name: HASH-HASH.index: of the index's URL, and of its ETag (else Last-Modified) and size.  So a copy never changes,
+ * Name: HASH-HASH.index: of the index's URL, and of its size and ETag (else header).  So a copy never changes,
  * and another index in the store gets another copy.  Copies of a name that nobody has open are removed when a new one
  * comes.  A copy may be removed at any time; it is fetched again.
  * What is fetched is checked and written to the disk (fsync(2)) before it becomes a copy.  What the store gives in

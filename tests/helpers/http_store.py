@@ -30,6 +30,8 @@ Faults are set while it runs (`store.set(latency_ms=20, p503=0.05)`):
     down            1: connections are closed at once
     head_status     HEAD is answered with that status
     no_length       1: answers have no Content-Length: to HEAD nothing says the size, to GET chunks come
+    no_etag         1: answers have no ETag
+    no_modified     1: answers have no Last-Modified
     key             access keys, with spaces between, that requests must be signed with; others get 403 ExpiredToken
     code            the error code that they get in its place
 
@@ -246,8 +248,10 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Transfer-Encoding", "chunked")
         else:
             self.send_header("Content-Length", str(last - first + 1))
-        self.send_header("ETag", etag)
-        self.send_header("Last-Modified", email.utils.formatdate(st.st_mtime, usegmt=True))
+        if not fault("no_etag"):
+            self.send_header("ETag", etag)
+        if not fault("no_modified"):
+            self.send_header("Last-Modified", email.utils.formatdate(st.st_mtime, usegmt=True))
         if status == 206 and self.server.chance() >= fault("no_range"):
             away = 1 if self.server.chance() < fault("wrong_range") else 0
             self.send_header("Content-Range", f"bytes {first + away}-{last + away}/{size}")

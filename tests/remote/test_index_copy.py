@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The copy that a host keeps of the index of a dataset in a store (shard/remote/index_copy.h)."""
 
+import json
 import os
 import re
 import shutil
@@ -164,3 +165,25 @@ def test_the_same_bucket_of_another_endpoint_has_other_copies(stored, http_store
         monkeypatch.setenv("AWS_ENDPOINT_URL", other.url)
         info("s3://bucket/train")
     assert len(copies(scratch)) == 2 and copy in copies(scratch)
+
+
+@pytest.mark.parametrize("faults", [{"no_etag": 1, "no_modified": 1}, {"no_etag": 1}], ids=["nothing", "a time"])
+def test_another_index_of_the_same_size_is_fetched(faults, stored, index, http_store, scratch):
+    """By a server that tells of an object no ETag."""
+    url, files = stored
+    http_store.set(**faults)
+    before = json.loads(tools.mkshard("info", "--json", url).stdout)
+    st = index.stat()
+    for name in files:
+        path = scratch / "source" / name
+        path.write_bytes(bytes(path.stat().st_size))
+    tools.mkshard("pack", "--force", scratch / "source", index.parent)
+    os.utime(index, ns=(st.st_atime_ns, st.st_mtime_ns))
+    assert index.stat().st_size == st.st_size
+    after = json.loads(tools.mkshard("info", "--json", url).stdout)
+    assert before["identity"] != after["identity"]
+    assert "all good" in tools.mkshard("verify", url).stdout
+    asked = [answer[1:] for answer in http_store.answers() if answer[1].endswith("index.ddpfs") and answer[3] != "4095"]
+    tools.mkshard("info", url)
+    again = [answer[1:] for answer in http_store.answers() if answer[1].endswith("index.ddpfs") and answer[3] != "4095"]
+    assert again == asked, "an index that did not change was fetched again"
