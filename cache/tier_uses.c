@@ -306,10 +306,10 @@ int cache_tier_uses_follow(struct cache_tier_uses *uses, const struct cache_tier
 
 void cache_tier_uses_reach(struct cache_tier_uses *uses, uint64_t epoch, uint64_t turn, uint64_t turns)
 {
-	assert(turns > 0 && turn <= turns);
+	uint64_t last = turn < turns ? turn : turns; /* turns that fill up the last round are more than the list has */
 	lock_for_scope(&uses->lock);
 	uses->latest = epoch;
-	uses->reached = epoch * CACHE_TIER_EPOCH + (turn > 0 ? turn - 1 : 0) * CACHE_TIER_EPOCH / turns + 1;
+	uses->reached = epoch * CACHE_TIER_EPOCH + (last > 0 ? (last - 1) * CACHE_TIER_EPOCH / turns : 0) + 1;
 }
 
 uint32_t cache_tier_uses_ranks(struct cache_tier_uses *uses, uint64_t *ret_ranks)

@@ -70,7 +70,7 @@ struct cache_tier_told {
  * After an error, nothing is told. */
 int cache_tier_uses_follow(struct cache_tier_uses *uses, const struct cache_tier_told *told);
 /* Says how far this process reads the followed order: it has used `turn` of the `turns` of its ranks in an epoch.
- * turn <= turns, turns > 0. */
+ * A larger `turn` counts as the last one. */
 void cache_tier_uses_reach(struct cache_tier_uses *uses, uint64_t epoch, uint64_t turn, uint64_t turns);
 /* Copies which ranks of the followed order are read on this host: bits_new(world) bits.  Returns how many they are;
  * 0: no order is followed, and ret_ranks is as it was. */

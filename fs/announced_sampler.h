@@ -42,7 +42,8 @@ void fs_announced_sampler_pause(struct fs_announced_sampler *sampler);
 /* Searches for about `max_ns` of processor time. Returns as prefetch_recognise_step, but never an error: then it goes
  * on with the next opens. */
 int fs_announced_sampler_step(struct fs_announced_sampler *sampler, uint64_t max_ns);
-/* Says whether what is recognised is useful now. Ends the recogniser if its search was in vain for too long. */
+/* Says whether what is recognised is useful now. Ends the recogniser if its search was in vain for too long. While it
+ * is useful, the search for other orders goes on, at the pace of any search. */
 void fs_announced_sampler_judge(struct fs_announced_sampler *sampler, bool useful, uint64_t now_ns);
 
 /* Returns what recognises, until the next call of fs_announced_sampler_judge; NULL: nothing does. */

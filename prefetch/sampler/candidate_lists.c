@@ -46,12 +46,12 @@ static size_t vote(const struct shard_index *index, const uint32_t *files, size_
 }
 
 /* `7.left.png` and `7.right.png` of one sample are two kinds of files.  But names may have other dots, too: then few
- * names agree from the first dot on. */
+ * names agree from the first dot on, or only in what is too long for a suffix. */
 void prefetch_common_suffix(
         const struct shard_index *index, const uint32_t *files, size_t n, char ret_suffix[PREFETCH_SUFFIX_MAX + 1])
 {
 	bool whole = shard_index_info(index)->grouped;
-	if (!whole || vote(index, files, n, whole, ret_suffix) < n / 2)
+	if (!whole || vote(index, files, n, whole, ret_suffix) < n / 2 || !*ret_suffix)
 		vote(index, files, n, false, ret_suffix);
 }
 

@@ -13,6 +13,7 @@
 #define HIT 0.95 /* of the draws of a stretch, so many have opened their file */
 
 enum {
+	HITS_PERCENT = 90,    /* of the draws of the best stretch, so many must have opened their file */
 	ASKED = 16,           /* opened files whose directories are tried */
 	DIRS = 32,            /* directories that are tried */
 	PARTS_DRAWS = 512,    /* the latest draws, with which parts of lists are compared: these are many */
@@ -97,12 +98,13 @@ static void look_done(struct look *look)
 	free(look->draws);
 }
 
-/* Returns the score of a list in *ret_score; 0: it has too few hits. */
+/* Returns the score of a list in *ret_score; 0: it has too few hits, or too many draws of the best stretch missed.  A
+ * list that is shifted by one file from some place on is right in front of it. */
 static int score(const struct look *look, const struct prefetch_list *list, double *ret_score)
 {
-	double sum = 0;
-	uint32_t hits = 0;
-	*ret_score = 0;
+	double sum = 0, best = 0;
+	uint32_t hits = 0, draws = 0;
+	bool fits = false;
 	for (size_t i = 0; i < look->n_draws; i++) {
 		uint32_t file;
 		int rc = prefetch_list_at(list, (uint32_t)look->draws[i].index, &file);
@@ -111,10 +113,14 @@ static int score(const struct look *look, const struct prefetch_list *list, doub
 		bool hit = bsearch(&file, look->opened, look->n_opened, sizeof(file), by_file);
 		sum += hit ? look->hit : look->miss;
 		hits = sum > 0 ? hits + hit : 0;
+		draws = sum > 0 ? draws + 1 : 0;
 		sum = sum > 0 ? sum : 0;
-		if (hits >= PREFETCH_DRAWN_HITS_MIN && sum > *ret_score)
-			*ret_score = sum;
+		if (hits >= PREFETCH_DRAWN_HITS_MIN && sum > best) {
+			best = sum;
+			fits = hits * 100 >= draws * HITS_PERCENT; /* draws: PREFETCH_DRAWN_MAX at most */
+		}
 	}
+	*ret_score = fits ? best : 0;
 	return 0;
 }
 

@@ -4,7 +4,7 @@
  * The sampler is the trainer's own, so its draws are known.  What an index means is not: the dataset keeps its list
  * where nobody sees it.  Here each list (prefetch/sampler/file_list.h) that has as many files as the dataset is held
  * against the opens.  If there is none, the dataset may be a part of a longer list: its first or last files, or one
- * rank's part of it, every W-th file or the W-th part.  The right list makes nearly all draws files that were opened,
+ * rank's part of it, every W-th file or one of W equal parts.  The right list makes nearly all draws opened files,
  * except those that are not read yet, and those that were read before the first of these opens.
  *
  * The score of a list.  q is files opened / files of the list, so a wrong list makes a draw an opened file with about
@@ -12,6 +12,8 @@
  * The score is the largest sum over consecutive draws (Kadane's algorithm).  By chance it exceeds s for one of L lists
  * and some of n^2 / 2 stretches with a probability below L n^2 / 2 exp(-s).  With 512 lists (the most that are tried)
  * and 4,096 draws, PREFETCH_DRAWN_SURE leaves 1e-13; with 34 parts of each and 512 draws, 6e-14.
+ * Besides, nine in ten draws of the best stretch must be hits: if a dataset leaves out one file of a list, the list is
+ * right for all files before that one, or for all behind it.
  *
  * Threads: any; the function is pure. */
 #ifndef DDPFS_PREFETCH_SAMPLER_DRAWN_H

@@ -21,6 +21,7 @@ enum {
 	PATIENCE_MAX = 1 << 16,
 	OPENS_ENDED_NS = 1000000000, /* opens have ended if none came for this time */
 	RESERVE = 4,                 /* a share of a burst for likely seeds */
+	TOGETHER_MAX = 8,            /* files of a sample that are opened together */
 	FILL_MAX_NS = 1000000000,    /* a pause between two steps fills the budget for this time at most */
 };
 
@@ -108,13 +109,16 @@ static bool bounded(const struct prefetch_recognise *r)
 }
 
 /* What an open counts for.  A trainer opens all files of a sample together, and its sampler orders samples.  So a
- * sample of several files counts once, and the file of it that comes first stands for it.  All else counts by file. */
+ * sample of several files counts once, and the file of it that comes first stands for it.  All else counts by file, and
+ * so do samples of many files, such as the pictures of a video: of these a trainer may take some. */
 static uint64_t opened_unit(const struct prefetch_recognise *r, uint32_t file)
 {
 	const uint64_t of_sample = UINT64_C(1) << 32;
 	struct shard_place place;
+	uint32_t files[TOGETHER_MAX], n;
 	if (!shard_index_info(r->options.index)->grouped || shard_index_place(r->options.index, file, &place) < 0 ||
-	        place.sample == SHARD_NONE)
+	        place.sample == SHARD_NONE ||
+	        shard_index_sample_files(r->options.index, place.sample, files, TOGETHER_MAX, &n) < 0)
 		return file;
 	return of_sample | place.sample;
 }

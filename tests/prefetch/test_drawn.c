@@ -219,6 +219,30 @@ static void parts_of_lists_are_found(void **state)
 	}
 }
 
+/* A dataset that leaves out one file: in front of it the list's first files are right, behind it the last ones. */
+static void a_list_that_is_right_in_part_is_none(void **state)
+{
+	struct synth synth = { .classes = CLASSES, .per_class = PER_CLASS, .bytes = 1, .shuffled = true };
+	struct trainer *t = begin(&synth, PREFETCH_SORT_PATH, PREFETCH_FILTER_ALL);
+	static uint32_t order[N];
+	struct prefetch_list *list;
+	(void)state;
+	for (uint32_t i = 0; i < 30; i++) {
+		uint32_t left_out = N / 4 * (1 + i % 3), draws = FLIGHT + 60 + i * 200;
+		shard_torch_randperm(N - 1, i, order);
+		t->n_drawn = t->n_opened = 0;
+		for (uint32_t k = 0; k < draws; k++) {
+			t->drawn[t->n_drawn++] = order[k];
+			if (k + FLIGHT < draws)
+				assert_int_equal(prefetch_list_at(t->list, order[k] + (order[k] >= left_out),
+				                         &t->opened[t->n_opened++]),
+				        0);
+		}
+		assert_int_equal(find(t, N - 1, &list), -EAGAIN);
+	}
+	end(t);
+}
+
 /* Some other files of the list, as many as a part of it has. */
 static void other_files_are_no_part(void **state)
 {
@@ -254,6 +278,7 @@ int main(void)
 		cmocka_unit_test(repeated_draws_count_once),
 		cmocka_unit_test(a_size_that_no_list_has),
 		cmocka_unit_test(parts_of_lists_are_found),
+		cmocka_unit_test(a_list_that_is_right_in_part_is_none),
 		cmocka_unit_test(other_files_are_no_part),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

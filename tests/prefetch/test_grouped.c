@@ -208,14 +208,12 @@ static void files_in_order_are_recognised(void **state)
 
 /* Samples of one, two and three pictures, in turn: `7.0.png`, `7.1.png` and so on.  All pictures have one extension.
  * The trainer opens all of a sample; the order of the samples is sorted, or shuffled. */
-static void samples_of_several_pictures_are_recognised(void **state)
+static void recognise_several_pictures(const char *const *suffixes)
 {
 	enum { TURN = 6, SAMPLES = N / TURN * 3 };
 	static const uint32_t first[] = { 0, 1, 3, 6 }; /* of the samples of a turn */
-	static const char *const suffixes[TURN] = { ".0.png", ".0.png", ".1.png", ".0.png", ".1.png", ".2.png" };
 	struct shard_index *index = synth_open(&(struct synth){
 	        .classes = 1, .per_class = N, .bytes = 1, .suffixes = suffixes, .n_suffixes = TURN, .grouped = true });
-	(void)state;
 	for (unsigned family = 0; family <= FAMILIES; family++) {
 		struct prefetch_recognise_options options = { .index = index, .seed_max = 100, .popular_words = 1 };
 		struct prefetch_recognised track = { 0 };
@@ -244,6 +242,61 @@ static void samples_of_several_pictures_are_recognised(void **state)
 		assert_in_range(track.opens, SAMPLES - 50, SAMPLES);
 		prefetch_recognise_free(r);
 	}
+	synth_close(index);
+}
+
+static void samples_of_several_pictures_are_recognised(void **state)
+{
+	static const char *const suffixes[] = { ".0.png", ".0.png", ".1.png", ".0.png", ".1.png", ".2.png" };
+	(void)state;
+	recognise_several_pictures(suffixes);
+}
+
+/* No suffix is longer than PREFETCH_SUFFIX_MAX, so these names have only their last ones. */
+static void so_are_those_with_long_names(void **state)
+{
+	static const char *const suffixes[] = { ".0_annotations_of_all_objects_v2.json",
+		".0_annotations_of_all_objects_v2.json", ".1_camera_front_left_rectified_rgb.png",
+		".0_annotations_of_all_objects_v2.json", ".1_camera_front_left_rectified_rgb.png",
+		".2_camera_front_left_rectified_rgb.png" };
+	(void)state;
+	recognise_several_pictures(suffixes);
+}
+
+/* The pictures of videos, read in the order of their names. */
+static void files_of_large_samples_count_one_by_one(void **state)
+{
+	enum { FRAMES = 100 };
+	static char names[FRAMES][16];
+	const char *suffixes[FRAMES];
+	uint32_t found = 0;
+	(void)state;
+	for (unsigned i = 0; i < FRAMES; i++) {
+		snprintf(names[i], sizeof(names[i]), ".%03u.png", i);
+		suffixes[i] = names[i];
+	}
+	struct shard_index *index = synth_open(&(struct synth){ .classes = 1,
+	        .per_class = N,
+	        .bytes = 1,
+	        .suffixes = suffixes,
+	        .n_suffixes = FRAMES,
+	        .grouped = true });
+	struct prefetch_recognise_options options = { .index = index, .seed_max = 100, .popular_words = 1 };
+	struct prefetch_recognised track = { 0 };
+	struct prefetch_recognise *r;
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	for (uint32_t file = 0; file < N / 2; file++) {
+		prefetch_recognise_opened(r, &file, 1);
+		if (file % 16 == 15)
+			recognise_work(r);
+		if (found == 0 && recognised_tracks(r) > 0)
+			found = file;
+	}
+	assert_in_range(found, 1, OPENS_MAX);
+	assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
+	assert_int_equal(track.sampler, PREFETCH_SAMPLER_SORTED);
+	assert_int_equal(track.turns, N);
+	prefetch_recognise_free(r);
 	synth_close(index);
 }
 
@@ -308,6 +361,8 @@ int main(void)
 		cmocka_unit_test(a_shuffle_of_all_files_is_recognised),
 		cmocka_unit_test(files_in_order_are_recognised),
 		cmocka_unit_test(samples_of_several_pictures_are_recognised),
+		cmocka_unit_test(so_are_those_with_long_names),
+		cmocka_unit_test(files_of_large_samples_count_one_by_one),
 		cmocka_unit_test(nothing_is_recognised_in_random_orders_of_samples),
 	};
 	cmocka_set_test_filter(getenv("DDPFS_TEST"));

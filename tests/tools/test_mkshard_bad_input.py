@@ -456,6 +456,14 @@ def test_the_last_byte_of_a_large_file_is_seen(scratch):
     assert "bytes follow" in failure("index", scratch / "i", scratch / "one.tar")
 
 
+@pytest.mark.parametrize("rest", [bytes(100), b"\n", b"x" * 600])
+def test_what_follows_a_compressed_archive_is_told_from_a_cut(scratch, rest):
+    (scratch / "one.tar.gz").write_bytes(gzip.compress(tar_bytes(("a", b"x" * 600)) + rest))
+    assert "cut off, or what follows its end is neither" in failure("pack", scratch / "one.tar.gz", scratch / "p")
+    tools.mkshard("pack", "--keep-going", scratch / "one.tar.gz", scratch / "p", check=False)
+    assert tools.mkshard("ls", scratch / "p").stdout == "a\n"
+
+
 @pytest.mark.parametrize("pack_bytes", [bytes, gzip.compress], ids=["tar", "tar.gz"])
 def test_a_stream_of_two_archives_is_packed_as_a_whole(scratch, pack_bytes):
     both, _ = two_archives()
@@ -582,8 +590,6 @@ def test_a_compressed_tar_is_not_called_damaged(scratch, name, mode, size):
     assert ((scratch / "x.tar").stat().st_size < 512) == (size == 0)
     line = failure("index", scratch / "d", scratch / "x.tar")
     assert f"x.tar': not a plain tar archive but {name}: " in line and "decompress it" in line
-
-
 
 
 def index_keeping_going(dataset, *shards):

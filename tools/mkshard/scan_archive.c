@@ -402,6 +402,11 @@ static int unpack_all(struct unpack *unpack, int fd)
 			return check_end(unpack, archive);
 		if (status != ARCHIVE_OK && status != ARCHIVE_WARN) {
 			const char *reason = archive_error_string(archive);
+			if (any && reason &&
+			        strcmp(reason, "Truncated tar archive") == 0) /* libarchive's words for both */
+				reason =
+				        "the tar archive is cut off, or what follows its end is neither an archive nor "
+				        "blocks of zeros";
 			if (any)
 				return archive_broken(
 				        unpack, -EUCLEAN, NULL, reason ? reason : "damaged or incomplete");
