@@ -313,7 +313,7 @@ def read_in_c(path):
 
 @pytest.mark.parametrize("how", ["two lists", "pairs", "dicts", "one has no mask", "one has no key", "by name",
                                  "by name, wrapped", "relative", "names", "in C", "in C, relative", "in C, below root", "indices in pairs",
-                                 "one is random"])
+                                 "one is random", "parts", "parts with one file", "parts in C"])
 def test_several_files_an_item(mount, pack, scratch, recorder, how):
     """Image and mask, image and label: both are announced, item by item."""
     n, pairs = 90, []
@@ -325,7 +325,19 @@ def test_several_files_an_item(mount, pack, scratch, recorder, how):
     root = mount(pack(scratch / "pairs"), "view=all").path
     full = [[os.path.join(root, name) for name in pair] for pair in pairs]
     images, masks = ([pair[k] for pair in full] for k in range(2))
-    some = [[a] if i == 17 else [a, masks[(7 * i + 1) % n]] for i, a in enumerate(images)]  # no name tells the mask
+    ends = [(0, 20), (20, 50), (50, n)]  # of parts
+
+    def parts(lacks, read=Path.read_bytes):
+        """Parts of a ConcatDataset.  The part number `lacks` has no masks."""
+        def part(k, begin, end):
+            lists = {"images": images[begin:end], "masks": others[begin:end]}
+            if k == lacks:
+                del lists["masks"]
+            return Items(end - begin, lambda i: [paths[i] for paths in lists.values()], read, **lists)
+        return ConcatDataset([part(k, *span) for k, span in enumerate(ends)])
+
+    others = [masks[(7 * i + 1) % n] for i in range(n)]  # no name tells them
+    some = [[a] if i == 17 else [a, others[i]] for i, a in enumerate(images)]
     sampler, expected = range(n - 1, -1, -1), [name for pair in reversed(pairs) for name in pair]
     dataset = {
         "two lists": lambda: Items(n, lambda i: full[i], images=images, masks=masks),
@@ -342,12 +354,19 @@ def test_several_files_an_item(mount, pack, scratch, recorder, how):
         "in C, below root": lambda: Items(n, lambda i: [images[i]], read_in_c, root=os.path.join(root, "images"),
                                           names=[a[len("images/"):] for a, _ in pairs]),
         "indices in pairs": lambda: Items(n, lambda i: full[i[0]]),
+        "parts": lambda: parts(None),
+        "parts with one file": lambda: parts(2),
+        "parts in C": lambda: Subset(parts(0, read_in_c), range(n)),
         "one is random": lambda: Items(n, lambda i: [images[i], masks[random.randrange(n)]], files=images),
     }[how]()
     if how == "indices in pairs":
         sampler = [(i, 224) for i in sampler]
     if how.startswith("one has"):
         expected = [os.path.relpath(path, root) for files in reversed(some) for path in files]
+    if how.startswith("parts"):
+        begin, end = {"parts": (n, n), "parts with one file": ends[2], "parts in C": ends[0]}[how]
+        expected = [os.path.relpath(path, root) for i in reversed(range(n))
+                    for path in ([images[i]] if begin <= i < end else [images[i], others[i]])]
     if how in ("one is random", "in C, below root"):
         expected = [a for a, _ in reversed(pairs)]
     loader = ddpfs.torch.follow(DataLoader(dataset, 8, sampler=sampler, collate_fn=len))

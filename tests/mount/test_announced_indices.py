@@ -124,7 +124,8 @@ def train(pack, scratch):
 
     def run(size, workers, kills=NEVER, waits=True, left=0, subsets=0):
         done = tools.ddpfs("exec", "-q", "-o", "view=all,memory=256M", dataset, scratch / "mnt", "--", sys.executable, "-W",
-                           "ignore", scratch / "train.py", scratch / "mnt", size, workers, kills, int(waits), left, subsets)
+                           "ignore", scratch / "train.py", scratch / "mnt", size, workers, kills, int(waits), left,
+                           subsets)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     return run

@@ -15,6 +15,7 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from operator import index as as_int
 
 LISTS = ("samples", "imgs", "files", "paths", "data")  # attributes of datasets that hold a path, or (path, ...), an item
@@ -105,12 +106,25 @@ def _first(item):
 
 
 def innermost(dataset):
-    """The dataset within torch's Subset, however deep, and the function from an index to the number of its item there."""
+    """The dataset within torch's Subset, however deep, and the function from an index to the one that it has there."""
     data = sys.modules.get("torch.utils.data")
     if data is None or not isinstance(dataset, data.Subset):
         return dataset, as_int
     whole, number = innermost(dataset.dataset)
     return whole, lambda i, indices=dataset.indices: number(indices[i])
+
+
+def _of_parts(dataset, functions):
+    """The function of an index of a ConcatDataset, made of one function for each of its parts."""
+    ends = dataset.cumulative_sizes
+
+    def of_part(i):
+        i = as_int(i)
+        i += ends[-1] if i < 0 else 0
+        part = bisect_right(ends, i)
+        return functions[part](i - (ends[part - 1] if part else 0))
+
+    return of_part
 
 
 def listed(dataset):
@@ -121,15 +135,8 @@ def listed(dataset):
         inner, indices = listed(dataset.dataset), dataset.indices
         return inner and (lambda i: inner(indices[i]))
     if data is not None and isinstance(dataset, data.ConcatDataset):
-        inner, ends = [listed(part) for part in dataset.datasets], dataset.cumulative_sizes
-
-        def of_part(i):
-            i = as_int(i)
-            i += ends[-1] if i < 0 else 0
-            part = bisect_right(ends, i)
-            return inner[part](i - (ends[part - 1] if part else 0))
-
-        return of_part if inner and all(inner) else None
+        inner = [listed(part) for part in dataset.datasets]
+        return _of_parts(dataset, inner) if inner and all(inner) else None
     for name in LISTS:
         found = getattr(dataset, name, None)
         try:
@@ -153,11 +160,15 @@ def _keys(item):
 
 def columns(dataset, depth=3):
     """Functions from an index to a text: one for each attribute of the dataset that holds a path or name an item.
-    It looks into Subset, and into datasets that the dataset holds, `depth` deep."""
+    It looks into Subset and ConcatDataset, and into datasets that the dataset holds, `depth` deep.  A text is None where
+    a part of a ConcatDataset has fewer attributes than others."""
     data = sys.modules.get("torch.utils.data")
     if data is not None and isinstance(dataset, data.Subset):
         indices = dataset.indices
         return [lambda i, inner=inner: inner(indices[i]) for inner in columns(dataset.dataset, depth)]
+    if data is not None and isinstance(dataset, data.ConcatDataset):
+        parts = [columns(part, depth) for part in dataset.datasets]
+        return [_of_parts(dataset, column) for column in zip_longest(*parts, fillvalue=lambda i: None)]
     by_list = listed(dataset)
     found = [by_list] if by_list else []
     for value in list(getattr(dataset, "__dict__", {}).values()):
@@ -243,6 +254,7 @@ class Trial:
         self._dataset, self._places, self._in_lists = dataset, places, in_lists
         self._shared, self._seen, self._stop, self._active, self._tell = set(), [], False, False, None
         self.several = False  # learn() has found several files an item
+        self.mixed = len(getattr(innermost(dataset)[0], "datasets", ())) > 1  # a ConcatDataset: items differ
         sys.addaudithook(self._audit)
 
     def _audit(self, event, arguments):
@@ -303,16 +315,17 @@ class Trial:
         counts = Counter(map(len, filter(None, opened.values())))
         if not counts:
             return None
-        count = min(counts.most_common(1)[0][0], FILES_MAX)
-        some = [i for i in some if len(opened[i]) >= count]
-        found = [self._column(lists, some, [opened[i][k] for i in some]) for k in range(count)]
+        count = min(max(counts) if self.mixed else counts.most_common(1)[0][0], FILES_MAX)
+        some = [i for i in some if len(opened[i]) >= (1 if self.mixed else count)]
+        having = [[i for i in some if len(opened[i]) > k] for k in range(count)]
+        found = [self._column(lists, items, [opened[i][k] for i in items]) for k, items in enumerate(having)]
         first = found[0]
         if first is None:
             if any(_text(self(i)) != opened[i][0] for i in some):  # it is drawn at random
                 return None
             first = self
-        rules = [None if found[k] or len(some) < 2 else named_after([(opened[i][0], opened[i][k]) for i in some])
-                 for k in range(1, count)]
+        rules = [None if found[k] or len(items) < 2 else named_after([(opened[i][0], opened[i][k]) for i in items])
+                 for k, items in enumerate(having)][1:]
 
         def files(i):
             path = _told(first, i)
@@ -377,7 +390,8 @@ class Trial:
 
     def _lie_here(self, column, some):
         try:
-            return all(self._places.find(column(i)) for i in some)
+            told = [column(i) for i in some]
+            return any(told) and all(path is None or self._places.find(path) for path in told)
         except Exception:  # no path, or the dataset has other indices
             return False
 
@@ -438,5 +452,5 @@ class Reader:
         paths = [json.loads(line) for line in self._text.split(b"\n")[:-1]]
         self._pipe, self._text, self.whole[self._index] = None, b"", list(dict.fromkeys(paths))[:2 * FILES_MAX]
         most = max(map(len, self.whole.values()))
-        if self._left and (most > 1 or most == 0 and len(self.whole) < 2):
+        if self._left and (most > 1 or self._trial.mixed or most == 0 and len(self.whole) < 2):
             self._start()
