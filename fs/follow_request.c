@@ -264,9 +264,9 @@ static int take_numbers(struct asked *a)
 			if (number >= most) {
 				uint64_t place = a->from + a->at + i;
 				a->refusal = refuse_at("range", (int64_t)place,
-				        "index %" PRIu64 " at place %" PRIu64 " is out of range: there are %" PRIu64
+				        "index %" PRId64 " at place %" PRIu64 " is out of range: there are %" PRIu64
 				        " files",
-				        number, place, most);
+				        (int64_t)number, place, most); /* -1 came as 2^64 - 1 */
 				return -ERANGE;
 			}
 			samples[i] = fs_order_numbering_sample(a->numbering, number);

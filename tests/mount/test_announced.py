@@ -499,8 +499,8 @@ def test_indices_of_the_sorted_files(mounted, packed):
     assert mount.follow([*numbers, len(paths)]) == 600  # a common file is not read ahead
     with pytest.raises(ValueError, match=f"index {len(paths) + 1} at place 1 is out of range: there are {len(paths) + 1}"):
         mount.follow([0, len(paths) + 1])
-    with pytest.raises(ValueError, match="out of range"):
-        mount.follow([-1])
+    with pytest.raises(ValueError, match="index -1 at place 1 is out of range"):
+        mount.follow([0, -1])
     wait_until(lambda: settled(mounted)["stored_bytes"] > 0)
     before, after = read_in_steps(mounted, [paths[i] for i in numbers], 2)
     assert misses(before, after) <= 3
@@ -601,17 +601,26 @@ def test_what_cannot_be_followed_is_refused_in_a_sentence(mounted, packed, scrat
         (iter(()), ValueError, "nothing is announced"),
         (["c0/0000.jpg", "c0/none.jpg"], ValueError, "'c0/none.jpg': no such file in the mount.*skip_unknown=True"),
         (["c0"], ValueError, "a directory"),
-        (["../../etc/passwd"], ValueError, "no such file"),
+        (["../../etc/passwd"], ValueError, "is not in the mount"),
         (["/etc/passwd"], ValueError, "is not in the mount"),
         (["c0/0000.jpg", 7], TypeError, "holds a int"),
         ("c0/0000.jpg", TypeError, "not one path"),
         ([1.5], TypeError, "float"),
         ([2**70], ValueError, "out of range"),
+        ([[1, 2], [3, 4]], TypeError, "holds a list: flatten batches"),
+        (None, TypeError, "and not a NoneType: give"),
     ]:
         with pytest.raises(error, match=said):
             mount.follow(order)
     with pytest.raises(ValueError, match="printable ASCII"):
         mount.follow([1], list="two words")
+    assert mount.follow(["c1/../c0/0000.jpg", "./c0//0000.jpg", f"{mounted.path}/c1/../c0/0000.jpg"]) == 3
+    (scratch / "far" / "off").mkdir(parents=True)
+    (scratch / "link").symlink_to(mounted.path / "c1")
+    (scratch / "far" / "link").symlink_to(scratch / "far" / "off")
+    assert mount.follow([f"{scratch}/link/../c0/0000.jpg"]) == 1  # above the target of the link
+    with pytest.raises(ValueError, match="is not in the mount"):
+        mount.follow([f"{scratch}/far/link/../c0/0000.jpg"])
     assert mount.follow(["c0/0000.jpg", "c0/none.jpg"], skip_unknown=True) == 1
     with pytest.raises(OSError, match="no ddpfs mount"):
         ddpfs.Mount(scratch).follow([1])

@@ -160,6 +160,9 @@ class Connection:
     def relative(self, path):
         """Turns a path into what the server takes: bytes below the mount's root."""
         raw = os.fsencode(path)
+        if b"/.." in raw or raw.startswith(b".."):  # behind a link, `..` is the directory above the link's target
+            above, name = os.path.split(os.path.join(os.fsencode(self.mountpoint), raw))
+            raw = os.path.join(os.path.realpath(above), name)
         if raw.startswith(b"/"):
             for prefix in self.prefixes:
                 if raw.startswith(prefix):
@@ -213,7 +216,7 @@ def _integers(order):
     if view.format.lstrip("@=<") not in ("i", "I", "l", "L", "q", "Q", "n", "N") or view.itemsize not in (4, 8):
         raise TypeError(f"an order of '{view.format}' items: give integers of 4 or 8 bytes (int32, uint32, int64)")
     if view.ndim != 1:
-        raise ValueError("an order has one dimension")
+        raise ValueError(f"an order has one dimension, and not {view.ndim}: flatten batches, as order.reshape(-1) does")
     return (view if view.c_contiguous else memoryview(view.tobytes()).cast(view.format.lstrip("@=<"))), \
         "u32" if view.itemsize == 4 else "u64"
 
@@ -266,11 +269,16 @@ def pieces(order, relative):
         return
     if hasattr(order, "tolist"):  # arrays of paths, and what else is no buffer
         order = order.tolist()
+    if not hasattr(order, "__iter__"):
+        raise TypeError(f"an order is a list of paths or indices, and not a {type(order).__name__}: give what will be opened")
     iterator = iter(order)
     try:
         first = next(iterator)
     except StopIteration:
         return
+    if isinstance(first, (list, tuple)) or getattr(first, "ndim", 0) > 0:
+        raise TypeError(f"an order holds a {type(first).__name__}: flatten batches, as [i for batch in order for i in batch] "
+                        "does")
     both = itertools.chain([first], iterator)
     if isinstance(first, (str, bytes, os.PathLike)):
         yield from _pieces_of_paths(both, relative)
