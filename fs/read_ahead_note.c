@@ -10,9 +10,15 @@ static const char *hook_missing(const struct fs_read_ahead_counts *counts)
 {
 	return counts->heard
 	               ? ""
-	               : "see that the trainer's Python gets PYTHONPATH and DDPFS_MOUNT (env -i, sudo and python -E "
-	                 "drop them), or ";
+	               : "see that the trainer's Python gets PYTHONPATH and DDPFS_MOUNT (`export PYTHONPATH=DIR` in a "
+	                 "launch script replaces it: add :$PYTHONPATH; env -i, sudo and python -E drop both), or ";
 }
+
+/* For somebody who announces already. */
+static const char DROPPED[] =
+        "the opens were of other files or came in another order: announce the files that are opened, "
+        "in the order of the opens (ddpfs.Mount(MNT).follow(...), `ddpfs ctl MNT follow LIST`, "
+        "paths= of ddpfs.torch.follow)";
 
 bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_note)
 {
@@ -29,6 +35,17 @@ bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_not
 		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
 		        "nothing recognised after %" PRIu64 " opens, %" PRIu64 "%% missed: %s", counts->unexplained,
 		        percent, counts->reason);
+	else if (counts->announced)
+		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
+		        "%" PRIu64 " opens are in no announced list, %" PRIu64
+		        "%% missed: if items open more files than are announced, announce those, too, or give "
+		        "ddpfs.torch.follow(loader, paths=...) a function that returns all paths of an item",
+		        counts->unexplained, percent);
+	else if (counts->dropped > 0)
+		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
+		        "nothing recognised after %" PRIu64 " opens, %" PRIu64 "%% missed, %" PRIu64
+		        " announced lists dropped: %s",
+		        counts->unexplained, percent, counts->dropped, DROPPED);
 	else if (counts->watched)
 		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
 		        "nothing recognised after %" PRIu64 " opens, %" PRIu64
@@ -55,6 +72,9 @@ void fs_unknown_order_note(const struct fs_read_ahead_counts *counts, char *ret_
 		        "rests");
 	else if (counts->reason)
 		snprintf(ret_note, size, "unknown: the trainer announces no order: %s", counts->reason);
+	else if (counts->dropped > 0)
+		snprintf(ret_note, size, "unknown: %" PRIu64 " announced lists were dropped: %s", counts->dropped,
+		        DROPPED);
 	else if (counts->unexplained == 0 && counts->watched)
 		snprintf(ret_note, size,
 		        "unknown: no opens yet; what a DataLoader of PyTorch draws is announced; for others there are "

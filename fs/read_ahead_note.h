@@ -26,6 +26,8 @@ struct fs_read_ahead_counts {
 	uint64_t misses;      /* of these opens; <= opens */
 	bool watched;         /* `ddpfs exec` announces what the trainer's DataLoaders draw */
 	bool heard;           /* a list was announced, and opens followed it or left it */
+	bool announced;       /* a list is announced now */
+	uint64_t dropped;     /* lists that were dropped, because the opens did not follow them */
 	const char *reason;   /* why the trainer announces nothing, as it said; NULL: it said nothing */
 };
 

@@ -115,7 +115,7 @@ static void test_nobody_who_runs_under_exec_is_told_to_do_so(void **state)
 static void test_a_hook_that_nobody_heard_of_may_be_missing(void **state)
 {
 	(void)state;
-	static const char said[] = "gets PYTHONPATH and DDPFS_MOUNT (env -i, sudo and python -E drop them), or ";
+	static const char said[] = "gets PYTHONPATH and DDPFS_MOUNT (`export PYTHONPATH=DIR` in a launch ";
 	struct fs_read_ahead_counts counts = { .watched = true, .unexplained = 512, .opens = 1000, .misses = 995 };
 	assert_non_null(strstr(order_note_of(counts), said));
 	assert_non_null(strstr(note_of(counts), said));
@@ -125,6 +125,26 @@ static void test_a_hook_that_nobody_heard_of_may_be_missing(void **state)
 	counts.heard = counts.watched = false; /* a mount without `ddpfs exec` */
 	assert_null(strstr(order_note_of(counts), "PYTHONPATH"));
 	assert_null(strstr(note_of(counts), "PYTHONPATH"));
+}
+
+static void test_who_announced_too_little_or_wrongly_is_not_told_to_announce(void **state)
+{
+	(void)state;
+	struct fs_read_ahead_counts counts = {
+		.watched = true, .heard = true, .announced = true, .unexplained = 512, .opens = 1000, .misses = 500
+	};
+	assert_non_null(
+	        strstr(note_of(counts), "512 opens are in no announced list, 50% missed: if items open more files"));
+	counts.announced = false;
+	counts.dropped = 1;
+	assert_non_null(
+	        strstr(order_note_of(counts), "unknown: 1 announced lists were dropped: the opens were of other"));
+	assert_non_null(
+	        strstr(note_of(counts), "1 announced lists dropped: the opens were of other files or came in another"));
+	counts.dropped = counts.unexplained = UINT64_MAX;
+	assert_non_null(strstr(note_of(counts), "paths= of ddpfs.torch.follow)"));
+	counts.reason = "the sampler differs";
+	assert_non_null(strstr(order_note_of(counts), counts.reason));
 }
 
 static void test_the_reason_of_the_trainer_is_said(void **state)
@@ -182,6 +202,7 @@ int main(void)
 		cmocka_unit_test(test_an_unknown_order_is_looked_for_until_512_opens),
 		cmocka_unit_test(test_nobody_who_runs_under_exec_is_told_to_do_so),
 		cmocka_unit_test(test_a_hook_that_nobody_heard_of_may_be_missing),
+		cmocka_unit_test(test_who_announced_too_little_or_wrongly_is_not_told_to_announce),
 		cmocka_unit_test(test_the_reason_of_the_trainer_is_said),
 		cmocka_unit_test(test_the_longest_reason_fits),
 		cmocka_unit_test(test_being_behind_comes_first),
