@@ -270,15 +270,16 @@ def pieces(order, relative):
     if hasattr(order, "tolist"):  # arrays of paths, and what else is no buffer
         order = order.tolist()
     if not hasattr(order, "__iter__"):
-        raise TypeError(f"an order is a list of paths or indices, and not a {type(order).__name__}: give what will be opened")
+        raise TypeError(f"an order is a list of paths or indices, and not a {type(order).__name__}: give what will be "
+                        "opened")
     iterator = iter(order)
     try:
         first = next(iterator)
     except StopIteration:
         return
     if isinstance(first, (list, tuple)) or getattr(first, "ndim", 0) > 0:
-        raise TypeError(f"an order holds a {type(first).__name__}: flatten batches, as [i for batch in order for i in batch] "
-                        "does")
+        raise TypeError(f"an order holds a {type(first).__name__}: flatten batches, as [i for batch in order for i in "
+                        "batch] does")
     both = itertools.chain([first], iterator)
     if isinstance(first, (str, bytes, os.PathLike)):
         yield from _pieces_of_paths(both, relative)

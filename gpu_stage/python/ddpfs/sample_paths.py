@@ -160,8 +160,8 @@ def _keys(item):
 
 def columns(dataset, depth=3):
     """Functions from an index to a text: one for each attribute of the dataset that holds a path or name an item.
-    It looks into Subset and ConcatDataset, and into datasets that the dataset holds, `depth` deep.  A text is None where
-    a part of a ConcatDataset has fewer attributes than others."""
+    It looks into Subset and ConcatDataset, and into datasets that the dataset holds, `depth` deep.  A text is None
+    where a part of a ConcatDataset has fewer attributes than others."""
     data = sys.modules.get("torch.utils.data")
     if data is not None and isinstance(dataset, data.Subset):
         indices = dataset.indices
