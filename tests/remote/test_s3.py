@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -219,6 +220,13 @@ def test_a_packing_that_had_sent_its_index_is_gone_on_with(s3, many, scratch):
     interrupt(s3, argv, shards=4)
     tools.run(argv)
     assert "all good" in tools.mkshard("verify", "s3://data/x").stdout
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_packing_says_what_is_in_the_bucket(how, s3, many):
+    said = interrupt(s3, packing(many[0], "--shard-size=2M", "--jobs=1"), shards=4, how=how)
+    assert re.search(r"interrupted: \d+ of 24 shards are complete and in 's3://data/x', noted in '/.*\.partial'; "
+                     "unfinished uploads stay in the store until a rerun removes them; go on with: ", said), said
 
 
 def test_a_packing_without_notes_of_what_it_sent_sends_all_again(s3, many, scratch):

@@ -20,6 +20,7 @@ enum { N_SIGNALS = sizeof(signals) / sizeof(signals[0]) };
 /* Set before the handler is installed, except for the numbers, which grow while threads work. */
 static struct {
 	char partial[NAME_MAX_SHOWN];
+	char store[NAME_MAX_SHOWN]; /* "": the shards are in partial */
 	char command[COMMAND_MAX_SHOWN];
 	bool terminal; /* stderr is a terminal: wipe the progress bar first */
 	bool piped;
@@ -69,7 +70,7 @@ char *pack_command_line(int argc, char *const *argv)
 /* The handler: calls only functions that signal-safety(7) allows. */
 
 struct text {
-	char bytes[NAME_MAX_SHOWN + COMMAND_MAX_SHOWN + 512];
+	char bytes[2 * NAME_MAX_SHOWN + COMMAND_MAX_SHOWN + 512];
 	size_t used;
 };
 
@@ -101,12 +102,16 @@ static void on_signal(int number)
 		put_number(&text, complete);
 		put(&text, " of ");
 		put_number(&text, atomic_load(&state.total));
-		put(&text, " shards are complete and kept in '");
+		put(&text, " shards are complete and ");
+		put(&text, *state.store ? "in '" : "kept in '");
+		put(&text, state.store);
+		put(&text, *state.store ? "', noted in '" : "");
 	} else {
 		put(&text, "no shard is complete, nothing of use is in '");
 	}
 	put(&text, state.partial);
-	put(&text, complete ? "'; go on with: " : "'; begin again with: ");
+	put(&text, *state.store ? "'; unfinished uploads stay in the store until a rerun removes them" : "'");
+	put(&text, complete ? "; go on with: " : "; begin again with: ");
 	put(&text, state.command);
 	put(&text, state.piped ? " (and the same standard input)\n" : "\n");
 	if (write(STDERR_FILENO, text.bytes, text.used) < 0) {
@@ -116,8 +121,11 @@ static void on_signal(int number)
 	raise(number); /* with SA_RESETHAND this ends the program when the handler returns */
 }
 
-void pack_interrupt_begin(const char *partial, const char *command, bool piped)
+void pack_interrupt_begin(const char *partial, const char *store, const char *command, bool piped)
 {
+	state.store[0] = '\0';
+	if (store)
+		base_err_quote(store, state.store, sizeof(state.store));
 	base_err_quote(partial, state.partial, sizeof(state.partial));
 	if (command && strlen(command) < sizeof(state.command) / 4) /* each byte may become four: \xNN */
 		base_err_printable(command, state.command, sizeof(state.command));

@@ -16,8 +16,9 @@
 char *pack_command_line(int argc, char *const *argv);
 
 /* Installs the handler for both signals, except for a signal that is ignored.  `partial` is DATASET.partial;
+ * `store` is the name of the dataset in the store to which complete shards go, or NULL if they stay in `partial`;
  * `command` is the text of pack_command_line, or NULL; `piped` means that the sources come through standard input. */
-void pack_interrupt_begin(const char *partial, const char *command, bool piped);
+void pack_interrupt_begin(const char *partial, const char *store, const char *command, bool piped);
 /* Sets the number of shards of the plan. */
 void pack_interrupt_total(uint32_t n_shards);
 /* Counts n_shards more shards that are complete and in the journal. */

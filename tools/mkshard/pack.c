@@ -561,7 +561,8 @@ static int run_pack(struct pack_args *args, struct pack_places *places, struct b
 	if (rc == 0)
 		rc = pack_places_lock(places, args->command, err);
 	if (rc == 0)
-		pack_interrupt_begin(places->partial, args->command, reads_standard_input(args));
+		pack_interrupt_begin(places->partial, args->upload ? pack_upload_name(args->upload) : NULL,
+		        args->command, reads_standard_input(args));
 	if (rc == 0) {
 		progress_start("reading names", 0, 0);
 		rc = scan_sources(args, places, &input, err);
