@@ -308,7 +308,8 @@ int prefetch_tier_fill(
 	if (rc == 0) {
 		rc = add_all(&f);
 		if (rc < 0)
-			base_err_set(err, rc, "the index is damaged: %s; " SHARD_INDEX_ADVICE, base_err_str(rc));
+			base_err_set(err, rc, "the index is damaged: %s; %s", base_err_str(rc),
+			        shard_index_advice(options->index));
 		if (rc == 0 && f.rc == 0)
 			flush(&f);
 		if (rc < 0 || f.rc < 0)

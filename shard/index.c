@@ -505,6 +505,13 @@ const char *shard_index_path(const struct shard_index *index)
 	return index->path;
 }
 
+const char *shard_index_advice(const struct shard_index *index)
+{
+	return index->store && !index->separate
+	               ? "the file is this host's copy of the index: remove it, and it is fetched again"
+	               : SHARD_INDEX_ADVICE;
+}
+
 void shard_index_release_pages(const struct shard_index *index)
 {
 	if (index->mapping)

@@ -94,6 +94,10 @@ struct shard_shard {
 	"restore index.ddpfs from a copy, or make it anew with 'mkshard index' and the --group and --common of "       \
 	"the first time; damage in the shards can then no longer be found"
 
+/* Returns what to do about a damaged piece of an open index: SHARD_INDEX_ADVICE; or, if the file is this host's copy of
+ * an index in a store, that it can be removed.  A static string.  Any thread. */
+const char *shard_index_advice(const struct shard_index *index);
+
 /* Opens DATASET/index.ddpfs.  `dataset` is the directory, or the index file itself.  Or it is the name of a dataset in
  * a store (shard/remote/location.h); then a copy of the index is fetched to this host if there is none, which needs
  * connections and writes a file.

@@ -80,8 +80,9 @@ static int find_subdir(struct shard_view *view, const char *path, struct base_er
 		        quoted, rc == -ENOENT ? "no such directory" : "is not a directory",
 		        shard_index_dataset(view->index));
 	if (rc < 0 && !*path)
-		return base_err_set(err, rc, "dataset '%s': its index is damaged: %s; " SHARD_INDEX_ADVICE,
-		        shard_index_dataset(view->index), base_err_str(rc));
+		return base_err_set(err, rc, "dataset '%s': its index '%s' is damaged: %s; %s",
+		        shard_index_dataset(view->index), shard_index_path(view->index), base_err_str(rc),
+		        shard_index_advice(view->index));
 	if (rc < 0)
 		return base_err_set(err, rc, "dataset '%s': looking up subdir '%s': %s; check it with 'mkshard verify'",
 		        shard_index_dataset(view->index), quoted, base_err_str(rc));

@@ -73,6 +73,23 @@ def test_a_damaged_copy_is_no_copy_if_the_store_is_away(stored, http_store, scra
     assert copies(scratch) == [older]
 
 
+@pytest.mark.parametrize("command", ["mkshard verify", "ddpfs doctor"])
+def test_damage_where_opening_a_copy_does_not_look_is_said_to_be_of_a_copy(command, stored, index, scratch):
+    url, _ = stored
+    info(url)
+    [copy] = copies(scratch)
+    data = bytearray(copy.read_bytes())
+    data[4096] ^= 1
+    copy.write_bytes(data)
+    program, word = command.split()
+    done = tools.run([tools.tool(program), word, url], check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1 and str(copy) in said and "restore index.ddpfs" not in said, said
+    assert "the file is this host's copy of the index: remove it" in " ".join(said.split()), said
+    copy.unlink()
+    assert "all good" in tools.mkshard("verify", url).stdout and copy.read_bytes() == index.read_bytes()
+
+
 @pytest.mark.parametrize("how", ["page", "empty", "torn", "header", "sums", "middle"])
 def test_what_is_no_index_takes_no_copys_place(how, stored, index, http_store, scratch):
     url, _ = stored

@@ -111,7 +111,7 @@ static void look_into(
 	uint32_t n = shard_index_info(index)->n_files;
 	rc = shard_index_verify(index, &err);
 	if (rc < 0)
-		doctor_say_index(findings, rc, err.text);
+		doctor_say(findings, DOCTOR_FAILURE, shard_index_advice(index), "%s", err.text);
 	for (uint32_t i = 0; rc == 0 && i < n && i < PLACES && compared < BLOCKS && base_now_ms() < end; i++) {
 		/* Files at equal distances, far ones first; empty ones have no block. */
 		uint32_t file = n <= PLACES ? i : (uint32_t)((uint64_t)(i * STRIDE % PLACES) * (n - 1) / (PLACES - 1));

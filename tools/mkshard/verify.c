@@ -472,7 +472,7 @@ static void report(const struct verify *verify, const struct verify_args *args, 
 		cli_note("%s%" PRIu64 " of %u files are bad; restore what is named above from a copy, or pack again",
 		        verify->index_bad ? "the index is bad, and " : "", bad_files(verify), info->n_files);
 	if (verify->index_bad)
-		cli_note("the index: " SHARD_INDEX_ADVICE);
+		cli_note("the index: %s", shard_index_advice(verify->index));
 	char name[SHARD_PATH_MAX + 1];
 	if (verify->stop.code)
 		cli_failf("'%s': %s; %u of %u shards were not checked",
