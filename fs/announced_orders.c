@@ -560,6 +560,8 @@ static int begin_stream(struct fs_announced_orders *orders, struct held *held)
 static void begin_list(struct fs_announced_orders *orders, struct held *held)
 {
 	int rc = begin_stream(orders, held);
+	if (rc == -ENODATA)
+		return; /* its reader is at its end: task_of begins it when entries are appended */
 	if (rc < 0)
 		log_warning("the announced list '%s' is not read ahead: %s", fs_announced_list_name(held->list),
 		        base_err_str(rc));

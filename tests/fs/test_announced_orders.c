@@ -15,11 +15,12 @@
 #include "fs/order_numbers.h"
 #include "fs/sink.h"
 #include "shard/base/clock.h"
+#include "shard/base/log.h"
 #include "tests/fs/fake_kernel.h"
 #include "tests/fs/fake_server.h"
 #include "tests/prefetch/dataset.h"
 
-enum { N_FILES = 300, N_SHARDS = 2 };
+enum { N_FILES = 900, N_SHARDS = 2 };
 static const uint64_t SIZES[] = { 1, 4097, 70000, 33 };
 enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]) };
 static const uint64_t SECOND_NS = 1000000000;
@@ -74,20 +75,25 @@ static int stop(void **state)
 	return 0;
 }
 
-/* Announces every file once, by its number. */
-static void announce(const char *name, uint64_t buffer)
+/* Announces every file from `first` on once, by its number. */
+static void announce_from(uint32_t first, const char *name, uint64_t buffer)
 {
 	struct fs_announced_piece piece;
 	struct shard_place place;
 	uint32_t samples[N_FILES];
 	uint64_t length;
-	for (uint32_t file = 0; file < N_FILES; file++) {
+	for (uint32_t file = first; file < N_FILES; file++) {
 		assert_int_equal(shard_index_place(data.index, file, &place), 0);
-		samples[file] = place.sample;
+		samples[file - first] = place.sample;
 	}
 	assert_int_equal(fs_announced_orders_begin(orders, name, false, buffer, &piece), 0);
-	assert_int_equal(fs_announced_piece_add(&piece, samples, N_FILES), 0);
+	assert_int_equal(fs_announced_piece_add(&piece, samples, N_FILES - first), 0);
 	assert_int_equal(fs_announced_orders_show(orders, &piece, &length), 0);
+}
+
+static void announce(const char *name, uint64_t buffer)
+{
+	announce_from(0, name, buffer);
 }
 
 static struct prefetch_stream_stats window(void)
@@ -112,6 +118,15 @@ static struct fs_announced_orders_counts counts(void)
 	struct fs_announced_orders_counts now;
 	fs_announced_orders_count(orders, &now);
 	return now;
+}
+
+static size_t parts(void)
+{
+	json_t *stats = json_object();
+	fs_announced_orders_stats(orders, stats);
+	size_t n = json_array_size(json_object_get(stats, "announced"));
+	json_decref(stats);
+	return n;
 }
 
 /* Waits until the stream has fetched so many samples. */
@@ -165,6 +180,39 @@ static void a_list_whose_last_entries_are_dropped_ends_when_the_next_list_is_rea
 	assert_int_equal(fs_announced_orders_live(orders), 1);
 	fs_announced_orders_sync(orders, now_ns + 7200 * SECOND_NS);
 	assert_int_equal(fs_announced_orders_live(orders), 1);
+}
+
+/* Returns how many warnings say this, of the latest that the log has kept. */
+static unsigned warnings(const char *said)
+{
+	struct base_log_line lines[BASE_LOG_KEPT];
+	unsigned n = base_log_kept(lines), found = 0;
+	for (unsigned i = 0; i < n; i++)
+		found += strstr(lines[i].text, said) != NULL;
+	return found;
+}
+
+/* Of two readers of a list, the one of its first part is where the other one began when the list is split. */
+static void a_part_whose_reader_is_at_its_end_is_no_failure(void **state)
+{
+	(void)state;
+	uint64_t now_ns = base_now_ns();
+	announce("train", 0);
+	for (unsigned i = 0; i < 30; i++) { /* many lists have little memory each, so readers are soon apart */
+		char name[32];
+		snprintf(name, sizeof(name), "other-%u", i);
+		announce_from(N_FILES - 1, name, 0);
+	}
+	fs_announced_orders_sync(orders, now_ns);
+	open_files(600, 700, N_FILES);
+	for (uint32_t k = 0; k < 8; k++) {
+		open_files(592 + k, 593 + k, N_FILES);
+		open_files(700 + k, 701 + k, N_FILES);
+	}
+	fs_announced_orders_sync(orders, now_ns);
+	assert_int_equal(parts(), 32);
+	assert_int_equal(fs_announced_orders_live(orders), 31);
+	assert_int_equal(warnings("is not read ahead"), 0);
 }
 
 /* As fs/follow_request.c asks before a guest's list. */
@@ -258,6 +306,7 @@ int main(void)
 		        a_list_gives_its_window_back_though_an_entry_of_it_is_never_opened, start, stop),
 		cmocka_unit_test_setup_teardown(
 		        a_list_whose_last_entries_are_dropped_ends_when_the_next_list_is_read, start, stop),
+		cmocka_unit_test_setup_teardown(a_part_whose_reader_is_at_its_end_is_no_failure, start, stop),
 		cmocka_unit_test_setup_teardown(samples_in_a_row_need_no_memory, start, stop),
 		cmocka_unit_test_setup_teardown(one_guest_has_32_lists_and_all_have_48, start, stop),
 		cmocka_unit_test_setup_teardown(
