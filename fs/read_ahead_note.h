@@ -26,7 +26,7 @@ struct fs_read_ahead_counts {
 	uint64_t misses;      /* of these opens; <= opens */
 	bool watched;         /* `ddpfs exec` announces what the trainer's DataLoaders draw */
 	bool heard;           /* a list was announced, and opens followed it or left it */
-	bool announced;       /* a list is announced now */
+	bool announced;       /* a list is announced, or the last one was just read to its end */
 	uint64_t dropped;     /* lists that were dropped, because the opens did not follow them */
 	const char *reason;   /* why the trainer announces nothing, as it said; NULL: it said nothing */
 };

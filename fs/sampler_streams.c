@@ -461,7 +461,7 @@ static void say_why(
 	}
 	counts->reason = *reason ? reason : NULL;
 	counts->heard = announced.explained > 0 || announced.dropped > 0;
-	counts->announced = fs_announced_orders_live(fr->orders) > 0;
+	counts->announced = announced.ended || fs_announced_orders_live(fr->orders) > 0;
 	counts->dropped = announced.dropped;
 	if (fr->view->all && fr->view->layout == FS_LAYOUT_TREE && fs_read_ahead_note(counts, note))
 		json_object_set_new(object, "read_ahead_note", json_string(note));

@@ -371,6 +371,17 @@ def test_a_successor_keeps_the_end_of_a_list_that_was_read_first(packed, mount):
     wait_until(lambda: not stats(mounted)["announced"], "all parts ended")
 
 
+def test_opens_beside_a_list_that_is_followed_are_told_of(packed, mount):
+    """Items open two files, and one of them is announced."""
+    mounted = mount(packed[0], "layout=tree,view=all,memory=16M")
+    order = random.Random("no seed that is known").sample(packed[1], len(packed[1]))
+    follow(mounted, order[::2])
+    read_in_steps(mounted, order, 1)
+    now = settled(mounted)
+    assert now["order_source"] == "announced" and now["orders_dropped"] == 0
+    assert "opens are in no announced list" in now["read_ahead_note"], now
+
+
 def through_a_buffer(order, size):
     """What tf.data's shuffle(size) gives out of the order."""
     rng, held = random.Random(13), list(order[:size])
