@@ -14,15 +14,18 @@
 #include "shard/base/cleanup.h"
 #include "shard/base/io.h"
 #include "shard/remote/secret_memory.h"
+#include "shard/remote/start_directory.h"
 
 enum { FILE_MAX_BYTES = 1 << 20, N_FILES = 2, PASSWD_MAX_BYTES = 16384 };
 
 struct remote_profile {
 	char *name;
-	char *texts[N_FILES];  /* of the credentials file and the config file; lines end in NUL; NULL: no such file */
-	size_t sizes[N_FILES]; /* bytes of texts */
-	char *unreadable;      /* remote_profile_unreadable; NULL: none */
-	bool chosen;           /* remote_profile_chosen */
+	char *texts[N_FILES];   /* of the credentials file and the config file; lines end in NUL; NULL: no such file */
+	size_t sizes[N_FILES];  /* bytes of texts */
+	char *paths[N_FILES];   /* where they are looked for; NULL: nowhere, there is no home */
+	bool named[N_FILES];    /* the environment names the path */
+	const char *unreadable; /* one of paths: a file at HOME that the user may not read; NULL: none */
+	bool chosen;            /* remote_profile_chosen */
 };
 
 /* Returns the first of two variables that is set, or NULL. */
@@ -34,7 +37,7 @@ static const char *either(const char *first, const char *second)
 	return value && *value ? value : NULL;
 }
 
-/* Returns "HOME/.aws/FILE", which the caller frees; NULL: there is no home, or no memory. */
+/* Returns "HOME/FILE", which the caller frees; NULL: there is no home, or no memory. */
 static char *path_at_home(const char *file)
 {
 	char room[PASSWD_MAX_BYTES];
@@ -44,7 +47,14 @@ static char *path_at_home(const char *file)
 	/* systemd starts mounts of /etc/fstab without HOME. */
 	if ((!home || !*home) && getpwuid_r(geteuid(), &entry, room, sizeof(room), &found) == 0 && found)
 		home = found->pw_dir;
-	return home && *home && asprintf(&path, "%s/.aws/%s", home, file) >= 0 ? path : NULL;
+	return home && *home && asprintf(&path, "%s/%s", home, file) >= 0 ? path : NULL;
+}
+
+/* Returns the path that a variable names, which the caller frees; NULL: no home, or no memory.  botocore expands "~"
+ * (configloader.raw_config_parse), which a shell does not in AWS_CONFIG_FILE='~/x', nor a service file at all. */
+static char *path_named(const char *value)
+{
+	return strncmp(value, "~/", 2) == 0 ? path_at_home(value + 2) : remote_setting_path(value);
 }
 
 /* named: somebody said that it is there, so that -EACCES has a sentence, too. */
@@ -220,24 +230,33 @@ static int read_files(struct remote_profile *profile, struct base_err *err)
 {
 	static const struct {
 		const char *own, *variable, *file;
-	} files[N_FILES] = { { "DDPFS_S3_CREDENTIALS", "AWS_SHARED_CREDENTIALS_FILE", "credentials" },
-		{ NULL, "AWS_CONFIG_FILE", "config" } };
+	} files[N_FILES] = { { "DDPFS_S3_CREDENTIALS", "AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials" },
+		{ NULL, "AWS_CONFIG_FILE", ".aws/config" } };
 	int rc = 0;
 	for (int i = 0; i < N_FILES && rc == 0; i++) {
 		const char *set = either(files[i].own, files[i].variable);
-		cleanup_free char *path = set ? strdup(set) : path_at_home(files[i].file);
+		const char *path = profile->paths[i] = set ? path_named(set) : path_at_home(files[i].file);
+		profile->named[i] = set != NULL;
 		if (path)
 			rc = read_text(path, set != NULL, err, &profile->texts[i], &profile->sizes[i]);
 		if (rc == -EACCES && !set) {
 			/* Nobody named it: HOME may be another user's, as in containers. */
 			rc = 0;
 			if (!profile->unreadable)
-				profile->unreadable = steal_ptr(&path);
+				profile->unreadable = path;
 		}
 		if (rc == 0 && profile->texts[i])
 			trim_lines(profile->texts[i], profile->sizes[i]);
 	}
 	return rc;
+}
+
+/* Writes the name of a file for a sentence. */
+static const char *shown(const struct remote_profile *profile, int file, char *quoted, size_t size)
+{
+	if (profile->named[file] && profile->paths[file])
+		return base_err_quote(profile->paths[file], quoted, size);
+	return file == 0 ? "~/.aws/credentials" : "~/.aws/config";
 }
 
 int remote_profile_read(const char *name, struct base_err *err, struct remote_profile **ret_profile)
@@ -252,13 +271,12 @@ int remote_profile_read(const char *name, struct base_err *err, struct remote_pr
 	profile->chosen = name || (file && *file) || (own && *own);
 	int rc = read_files(profile, err);
 	if (rc == 0 && (named || profile->chosen) && !has_profile(profile)) {
-		char quoted[2][256];
-		const char *first = file && *file ? file : "~/.aws/credentials";
-		char also[600];
-		remote_profile_unreadable(profile, also, sizeof(also));
-		rc = base_err_set(err, -ENOENT, "profile '%s': neither %s nor ~/.aws/config has it (%s)%s",
+		char quoted[3][256], also[REMOTE_PROFILE_LACKS_MAX];
+		remote_profile_lacks(profile, also);
+		rc = base_err_set(err, -ENOENT, "profile '%s': neither %s nor %s has it (%s)%s",
 		        base_err_quote(profile->name, quoted[0], sizeof(quoted[0])),
-		        base_err_quote(first, quoted[1], sizeof(quoted[1])), why, also);
+		        shown(profile, 0, quoted[1], sizeof(quoted[1])),
+		        shown(profile, 1, quoted[2], sizeof(quoted[2])), why, also);
 	}
 	if (rc < 0) {
 		remote_profile_free(profile);
@@ -277,7 +295,8 @@ void remote_profile_free(struct remote_profile *profile)
 			explicit_bzero(profile->texts[i], profile->sizes[i]);
 		remote_secret_free(profile->texts[i]);
 	}
-	free(profile->unreadable);
+	for (int i = 0; i < N_FILES; i++)
+		free(profile->paths[i]);
 	free(profile->name);
 	free(profile);
 }
@@ -303,30 +322,35 @@ const char *remote_profile_nested(const struct remote_profile *profile, const ch
 int remote_profile_service(const struct remote_profile *profile, const char *service, const char *key,
         struct base_err *err, const char **ret_value)
 {
-	char quoted[2][256];
+	char quoted[3][256];
 	struct place place = { .kind = "services",
 		.name = remote_profile_value(profile, REMOTE_PROFILE_ANY, "services") };
 	*ret_value = NULL;
 	if (!place.name)
 		return 0;
 	if (!find(profile, 1, &place))
-		return base_err_set(err, -ENOENT,
-		        "profile '%s' has services = %s, and ~/.aws/config has no section [services %s]",
+		return base_err_set(err, -ENOENT, "profile '%s' has services = %s, and %s has no section [services %s]",
 		        base_err_quote(profile->name, quoted[0], sizeof(quoted[0])),
-		        base_err_quote(place.name, quoted[1], sizeof(quoted[1])), quoted[1]);
+		        base_err_quote(place.name, quoted[1], sizeof(quoted[1])),
+		        shown(profile, 1, quoted[2], sizeof(quoted[2])), quoted[1]);
 	place.key = service;
 	place.nested = key;
 	*ret_value = find(profile, 1, &place);
 	return 0;
 }
 
-void remote_profile_unreadable(const struct remote_profile *profile, char *text, size_t size)
+void remote_profile_lacks(const struct remote_profile *profile, char text[REMOTE_PROFILE_LACKS_MAX])
 {
-	char quoted[512];
+	char quoted[256];
+	size_t len = 0;
 	*text = 0;
 	if (profile->unreadable)
-		snprintf(text, size, "; '%s' cannot be read: %s",
+		len = (size_t)snprintf(text, REMOTE_PROFILE_LACKS_MAX, "; '%s' cannot be read: %s",
 		        base_err_quote(profile->unreadable, quoted, sizeof(quoted)), base_err_str(-EACCES));
+	for (int i = 0; i < N_FILES && len < REMOTE_PROFILE_LACKS_MAX; i++)
+		if (profile->named[i] && profile->paths[i] && !profile->texts[i])
+			len += (size_t)snprintf(text + len, REMOTE_PROFILE_LACKS_MAX - len, "; there is no file '%s'",
+			        base_err_quote(profile->paths[i], quoted, sizeof(quoted)));
 }
 
 bool remote_profile_chosen(const struct remote_profile *profile)

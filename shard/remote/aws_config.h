@@ -23,8 +23,9 @@ enum remote_profile_file { REMOTE_PROFILE_CREDENTIALS = 1, REMOTE_PROFILE_CONFIG
 
 /* Reads a profile.  name NULL: the one of DDPFS_S3_PROFILE, AWS_DEFAULT_PROFILE or AWS_PROFILE, else "default".
  * DDPFS_S3_CREDENTIALS and AWS_SHARED_CREDENTIALS_FILE name another credentials file, AWS_CONFIG_FILE another config
- * file.  Without HOME the home directory is that of the user database.  A file that does not exist is empty,
- * and so is one at HOME that the user may not read.
+ * file; they may begin with "~/", and may be relative (shard/remote/start_directory.h).  Without HOME the home
+ * directory is that of the user database.  A file that does not exist is empty, and so is one at HOME that the user may
+ * not read.
  * Returns 0; -ENOENT with a sentence: the profile or DDPFS_S3_CREDENTIALS is named and neither file has the profile;
  * -EFBIG: a file has more than 1 MiB; -ENOMEM; errors of open(2) and read(2) with a sentence. */
 int remote_profile_read(const char *name, struct base_err *err, struct remote_profile **ret_profile);
@@ -42,9 +43,10 @@ const char *remote_profile_nested(const struct remote_profile *profile, const ch
 int remote_profile_service(const struct remote_profile *profile, const char *service, const char *key,
         struct base_err *err, const char **ret_value);
 
-/* Writes the end of a sentence, "; 'FILE' cannot be read: REASON", if a file at HOME is one that the user may not read;
- * else "". */
-void remote_profile_unreadable(const struct remote_profile *profile, char *text, size_t size);
+enum { REMOTE_PROFILE_LACKS_MAX = 900 };
+/* Writes the end of a sentence: "; 'FILE' cannot be read: REASON" if a file at HOME is one that the user may not read,
+ * and "; there is no file 'FILE'" for each that the environment names; else "". */
+void remote_profile_lacks(const struct remote_profile *profile, char text[REMOTE_PROFILE_LACKS_MAX]);
 
 /* Returns whether a name was given, or DDPFS_S3_PROFILE or DDPFS_S3_CREDENTIALS is set.  Then keys of the environment
  * do not count. */

@@ -16,6 +16,7 @@
 #include "shard/remote/credentials_private.h"
 #include "shard/remote/location.h"
 #include "shard/remote/secret_memory.h"
+#include "shard/remote/start_directory.h"
 
 enum {
 	PROCESS_ANSWER_MAX = 65536,
@@ -45,6 +46,15 @@ const char *remote_credentials_region(const struct remote_profile *profile)
 {
 	const char *region = either(variable("AWS_REGION"), variable("AWS_DEFAULT_REGION"));
 	return region ? region : remote_profile_value(profile, REMOTE_PROFILE_ANY, "region");
+}
+
+int remote_credentials_ca_bundle(const struct remote_profile *profile, char **ret_path)
+{
+	const char *bundle = either(variable("AWS_CA_BUNDLE"), variable("SSL_CERT_FILE"));
+	if (!bundle)
+		bundle = remote_profile_value(profile, REMOTE_PROFILE_ANY, "ca_bundle");
+	*ret_path = bundle ? remote_setting_path(bundle) : NULL;
+	return bundle && !*ret_path ? -ENOMEM : 0;
 }
 
 static bool is_on(const char *name)
@@ -104,13 +114,10 @@ static int read_settings(const struct remote_profile *profile, struct base_err *
 	if (rc == 0 && !endpoint)
 		rc = remote_credentials_endpoint(profile, "AWS_ENDPOINT_URL_S3", "s3", err, &endpoint);
 	const char *region = either(variable("DDPFS_S3_REGION"), remote_credentials_region(profile));
-	const char *bundle = either(variable("AWS_CA_BUNDLE"), variable("SSL_CERT_FILE"));
-	if (!bundle)
-		bundle = remote_profile_value(profile, REMOTE_PROFILE_ANY, "ca_bundle");
 	if (rc < 0)
 		return rc;
 	if (copy(endpoint, &made->endpoint) < 0 || copy(region, &made->region) < 0 ||
-	        copy(bundle, &made->ca_bundle) < 0)
+	        remote_credentials_ca_bundle(profile, &made->ca_bundle) < 0)
 		return base_err_set(err, -ENOMEM, "out of memory");
 	return endpoint ? remote_credentials_check_endpoint(endpoint, "S3 (s3_endpoint=, AWS_ENDPOINT_URL)", err) : 0;
 }
@@ -284,7 +291,13 @@ static int from_process(struct remote_credentials *c, const struct remote_profil
 	const char *command = remote_profile_value(profile, REMOTE_PROFILE_ANY, "credential_process");
 	if (!command)
 		return 0;
-	FILE *pipe = popen(command, "re");
+	cleanup_free char *line = NULL;
+	const char *in = variable(REMOTE_STARTED_IN) ? "cd \"$" REMOTE_STARTED_IN "\" 2>/dev/null; " : "";
+	if (asprintf(&line, "%s%s", in, command) < 0) {
+		line = NULL;
+		return base_err_set(err, -ENOMEM, "out of memory");
+	}
+	FILE *pipe = popen(line, "re");
 	if (!pipe)
 		return base_err_set(err, -errno, "credential_process of profile '%s' cannot be started",
 		        remote_profile_name(profile));
@@ -491,13 +504,13 @@ static int ask_all(struct remote_credentials *c, struct remote_profile *profile,
 		rc = remote_credentials_instance(c, err);
 	if (rc > 0)
 		return 0;
-	char unreadable[600];
-	remote_profile_unreadable(profile, unreadable, sizeof(unreadable));
+	char lacks[REMOTE_PROFILE_LACKS_MAX];
+	remote_profile_lacks(profile, lacks);
 	return rc < 0 ? rc
 	              : base_err_set(err, -ENOKEY,
 	                        "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile "
 	                        "in ~/.aws/credentials; for a public bucket set DDPFS_S3_ANONYMOUS=1%s",
-	                        unreadable);
+	                        lacks);
 }
 
 int remote_credentials_get(struct base_err *err, struct remote_credentials **ret_credentials)

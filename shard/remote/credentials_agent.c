@@ -3,6 +3,7 @@
 #include "shard/remote/credentials_agent.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -54,6 +55,13 @@ static void serve(int fd)
 	}
 }
 
+static bool quiet;
+
+void remote_agent_quiet(void)
+{
+	quiet = true;
+}
+
 /* Keeps one descriptor, as number 3, and the standard ones. */
 static void run(int fd, pid_t parent)
 {
@@ -63,6 +71,9 @@ static void run(int fd, pid_t parent)
 	prctl(PR_SET_DUMPABLE, 0); /* no core with keys */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
 		_exit(0);
+	cleanup_close int null = quiet ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
+	if (null >= 0 && dup2(null, STDERR_FILENO) < 0)
+		_exit(1);
 	if (fd != 3 && dup2(fd, 3) < 0)
 		_exit(1);
 	syscall(SYS_close_range, 4U, ~0U, 0U); /* above all /dev/fuse, which must close with the server */

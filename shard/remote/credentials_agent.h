@@ -17,6 +17,9 @@
  * caller closes it, which ends the agent.
  * Returns 0, or -errno of socketpair(2) or fork(2). */
 int remote_agent_start(int *ret_fd);
+/* From now on, processes that are started keep no stderr.  For a server in the background, whose caller may wait until
+ * nobody holds the other end of its pipe.  Before there is a second thread. */
+void remote_agent_quiet(void);
 
 /* Asks the agent.  Blocks until it answers.  ret_credentials is freed with remote_credentials_free.
  * Returns 0, or with a sentence: -EPIPE: the agent has ended; -ENOMEM; an error of remote_credentials_get. */

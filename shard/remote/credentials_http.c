@@ -14,6 +14,7 @@
 #include "shard/remote/credentials_private.h"
 #include "shard/remote/fetch.h"
 #include "shard/remote/secret_memory.h"
+#include "shard/remote/start_directory.h"
 
 enum { BUSY_TRIES = 3, BUSY_PAUSE_MS = 200, TOKEN_FILE_MAX = 65536, INSTANCE_TIMEOUT_S = 2 };
 
@@ -45,9 +46,10 @@ static int ask(struct remote_fetch *fetch, int rc, struct base_err *err, struct 
 
 int remote_credentials_read(const char *path, char **ret_token)
 {
+	cleanup_free char *absolute = remote_setting_path(path);
 	char *text = NULL;
 	size_t len = 0;
-	int rc = base_read_file(path, TOKEN_FILE_MAX, &text, &len);
+	int rc = absolute ? base_read_file(absolute, TOKEN_FILE_MAX, &text, &len) : -ENOMEM;
 	if (rc < 0)
 		return rc;
 	text[strcspn(text, "\r\n")] = 0;

@@ -20,12 +20,15 @@ int remote_credentials_take_json(
  * Returns as remote_fetch does. */
 int remote_credentials_ask(const struct remote_fetch *fetch, struct base_err *err, struct remote_answer *ret_answer);
 
-/* Reads the token in a file: its first line.  *ret_token: for remote_secret_free.  Returns 0; -EFBIG: over 64 KiB;
- * -ENOMEM; errors of open(2) and read(2). */
+/* Reads the token in a file that a setting names: its first line.  *ret_token: for remote_secret_free.
+ * Returns 0; -EFBIG: over 64 KiB; -ENOMEM; errors of open(2) and read(2). */
 int remote_credentials_read(const char *path, char **ret_token);
 
 /* Returns AWS_REGION, AWS_DEFAULT_REGION, or the profile's region; NULL: none. */
 const char *remote_credentials_region(const struct remote_profile *profile);
+/* Finds the file of certificates: that of AWS_CA_BUNDLE, SSL_CERT_FILE, or the profile's ca_bundle.  *ret_path: for
+ * free(3); NULL: none of them says one.  Returns 0 or -ENOMEM. */
+int remote_credentials_ca_bundle(const struct remote_profile *profile, char **ret_path);
 /* Finds the endpoint of a service, as botocore does (configprovider.ConfiguredEndpointProvider).  own: the variable for
  * this service.  *ret_endpoint: NULL: none is configured.
  * Returns 0, or -ENOENT with a sentence: the profile's services are not there. */

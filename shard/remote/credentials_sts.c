@@ -52,14 +52,21 @@ struct sts {
 	char *url;                 /* ends with '/'; owned */
 	const char *region;        /* of the profile or a constant */
 	const char *host, *path;   /* parts of url */
-	const char *ca_bundle;     /* NULL: the system's certificates */
+	char *ca_bundle;           /* NULL: the system's certificates; owned */
 	char host_value[HOST_MAX]; /* of the header `host` */
 };
 
+static void sts_done(struct sts *sts)
+{
+	free(sts->url);
+	free(sts->ca_bundle);
+}
+
+/* After an error, too, call sts_done. */
 static int find_sts(const struct remote_profile *profile, struct base_err *err, struct sts *ret_sts)
 {
 	const char *endpoint = NULL, *region = remote_credentials_region(profile);
-	const char *own = variable("DDPFS_S3_REGION"), *bundle = variable("AWS_CA_BUNDLE");
+	const char *own = variable("DDPFS_S3_REGION");
 	int rc = remote_credentials_endpoint(profile, "AWS_ENDPOINT_URL_STS", "sts", err, &endpoint);
 	if (rc == 0 && endpoint)
 		rc = remote_credentials_check_endpoint(endpoint, "STS (AWS_ENDPOINT_URL_STS, AWS_ENDPOINT_URL)", err);
@@ -68,8 +75,9 @@ static int find_sts(const struct remote_profile *profile, struct base_err *err, 
 	region = region ? region : own;
 	bool slash = endpoint && endpoint[strlen(endpoint) - 1] == '/';
 	const char *china = region && strncmp(region, "cn-", 3) == 0 ? ".cn" : "";
-	*ret_sts = (struct sts){ .region = region ? region : "us-east-1",
-		.ca_bundle = bundle ? bundle : remote_profile_value(profile, REMOTE_PROFILE_ANY, "ca_bundle") };
+	ret_sts->region = region ? region : "us-east-1";
+	if (remote_credentials_ca_bundle(profile, &ret_sts->ca_bundle) < 0)
+		return base_err_set(err, -ENOMEM, "out of memory");
 	if ((endpoint ? asprintf(&ret_sts->url, "%s%s", endpoint, slash ? "" : "/")
 	              : asprintf(&ret_sts->url, "https://sts%s%s.amazonaws.com%s/", region ? "." : "",
 	                        region ? region : "", china)) < 0) {
@@ -79,10 +87,8 @@ static int find_sts(const struct remote_profile *profile, struct base_err *err, 
 	ret_sts->host = strstr(ret_sts->url, "://") + 3;
 	ret_sts->path = ret_sts->host + strcspn(ret_sts->host, "/");
 	size_t len = (size_t)(ret_sts->path - ret_sts->host);
-	if (len >= HOST_MAX) {
-		free(ret_sts->url);
+	if (len >= HOST_MAX)
 		return base_err_set(err, -EINVAL, "the endpoint of STS has a name of more than %d bytes", HOST_MAX - 1);
-	}
 	snprintf(ret_sts->host_value, HOST_MAX, "%.*s", (int)len, ret_sts->host);
 	return 0;
 }
@@ -141,13 +147,15 @@ static int take_xml(struct remote_credentials *c, const char *provider, const ch
 static int ask_sts(struct remote_credentials *c, const char *provider, const struct remote_profile *profile,
         const char *role, const char *form, const struct remote_credentials *keys, struct base_err *err)
 {
-	struct sts sts;
+	struct sts sts = { 0 };
 	struct remote_answer answer;
 	struct curl_slist *headers = NULL;
 	char quoted[512];
 	int rc = find_sts(profile, err, &sts);
-	if (rc < 0)
+	if (rc < 0) {
+		sts_done(&sts);
 		return rc;
+	}
 	rc = make_headers(&sts, form, keys, &headers);
 	if (rc < 0)
 		base_err_set(err, rc, "%s: the request cannot be signed: %s", sts.url, base_err_str(rc));
@@ -161,7 +169,7 @@ static int ask_sts(struct remote_credentials *c, const char *provider, const str
 		                                    .ca_bundle = sts.ca_bundle },
 		        err, &answer);
 	curl_slist_free_all(headers);
-	free(sts.url);
+	sts_done(&sts);
 	if (rc < 0)
 		return rc;
 	if (answer.status == 200) {

@@ -20,6 +20,7 @@
 #include "shard/base/io.h"
 #include "shard/base/log.h"
 #include "shard/remote/client.h"
+#include "shard/remote/start_directory.h"
 
 enum {
 	CHUNK_BYTES = 4 << 20, /* of one request */
@@ -42,8 +43,8 @@ static char *directory(void)
 	const char *set = getenv("DDPFS_INDEX_DIR"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
 	char *path = NULL;
 	int rc;
-	if (is_absolute(set))
-		return strdup(set);
+	if (set && *set)
+		return remote_setting_path(set);
 	if (geteuid() == 0)
 		return strdup("/var/cache/ddpfs");
 	if (is_absolute(cache))

@@ -2,7 +2,7 @@
 /* The local copy of an index that lies in a store.  All processes of this host map the same file.
  *
  * Place: the first of these that applies, made with mode 0700 if it is missing:
- *   $DDPFS_INDEX_DIR             if that variable is an absolute path
+ *   $DDPFS_INDEX_DIR             if that variable is set
  *   /var/cache/ddpfs             if the process runs as root
  *   $XDG_CACHE_HOME/ddpfs        else, if that variable is an absolute path
  *   $HOME/.cache/ddpfs           else, if that variable is an absolute path

@@ -166,7 +166,7 @@ def test_an_endpoint_with_a_password_is_refused(variable, whose, bucket, scratch
 def test_services_that_are_not_there_are_said(bucket, scratch, monkeypatch):
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
     (scratch / "config").write_text("[default]\nservices = store\n")
-    assert "~/.aws/config has no section [services store]" in refusal()
+    assert f"{scratch}/config has no section [services store]" in refusal()
 
 
 @pytest.mark.parametrize("environment, config", [
@@ -399,7 +399,7 @@ def test_the_credential_source_of_a_role(source, bucket, provider, sts, scratch,
 @pytest.mark.parametrize("config, said", [
     ("source_profile = b\n[profile b]\nrole_arn = r\nsource_profile = train\n", "leads to profile 'train' a second time"),
     ("source_profile = train\n", "leads to profile 'train' a second time"),
-    ("source_profile = gone\n", "profile 'gone': neither ~/.aws/credentials nor ~/.aws/config has it (source_profile)"),
+    ("source_profile = gone\n", "profile 'gone': neither SCRATCH/credentials nor SCRATCH/config has it (source_profile)"),
     ("source_profile = b\n[profile b]\nregion = eu-west-1\n", "source_profile 'b' has no credentials"),
     ("source_profile = b\n[profile b]\nsso_session = work\n", "export-credentials --profile b --format process"),
     ("source_profile = b\ncredential_source = Environment\n", "both source_profile and credential_source"),
@@ -413,7 +413,7 @@ def test_the_credential_source_of_a_role(source, bucket, provider, sts, scratch,
 def test_a_role_that_cannot_be_assumed_is_said(config, said, bucket, sts, scratch):
     bucket("AKROLE")
     (scratch / "config").write_text(f"[profile train]\nrole_arn = role/t\n{config}")
-    assert said in refusal()
+    assert said.replace("SCRATCH", str(scratch)) in refusal()
 
 
 FORGED = "Denied\n\x1b[31mddpfs: all is well" + "!" * 3000
@@ -511,6 +511,74 @@ def test_a_file_that_is_named_must_be_readable(variable, bucket, unreadable_home
     monkeypatch.setenv(variable, str(scratch / "home/.aws/credentials"))
     done = unreadable_home()
     assert done.returncode == 1 and "/home/.aws/credentials: cannot read it: Permission denied" in done.stderr
+
+
+def set_relative(source, keys_of, scratch, provider, monkeypatch):
+    """Sets the environment for a source of credentials, each with a path relative to `scratch`."""
+    if source == "credentials":
+        (scratch / "mine").write_text(f"[default]\n{keys_of}")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "mine")
+    elif source == "config":
+        (scratch / "mine").write_text(f"[default]\n{keys_of}")
+        monkeypatch.setenv("AWS_CONFIG_FILE", "./mine")
+    elif source == "program":
+        (scratch / "answer").write_text(keys("AKFIRST", 3600))
+        (scratch / "program").write_text("#!/bin/sh\nexec cat answer\n")
+        (scratch / "program").chmod(0o700)
+        (scratch / "config").write_text("[default]\ncredential_process = ./program\n")
+    else:
+        (scratch / "token").write_text("TOKEN\n")
+        answer = ("<Credentials><AccessKeyId>AKFIRST</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t"
+                  "</SessionToken><Expiration>2099-01-01T00:00:00Z</Expiration></Credentials>")
+        provider.answers["POST", "/"] = lambda _headers, _body: answer
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "token")
+        monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/t")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", provider.url)
+
+
+@pytest.mark.parametrize("source", ["credentials", "config", "program", "token"])
+def test_relative_paths_begin_where_the_command_was_started(source, bucket, provider, scratch, monkeypatch):
+    """Also for the server of a mount, which works in another directory, and for the one that replaces it."""
+    set_relative(source, "aws_access_key_id = AKFIRST\naws_secret_access_key = x\n", scratch, provider, monkeypatch)
+    monkeypatch.chdir(scratch)
+    monkeypatch.setenv("DDPFS_INDEX_DIR", "copies")
+    bucket("AKFIRST")
+    mountpoint, names = scratch / "mnt", sorted(bucket.files)
+    mountpoint.mkdir()
+    tools.ddpfs("mount", "-o", "view=all,layout=tree,memory=64M", "s3://bucket/train", mountpoint)
+    try:
+        assert (mountpoint / names[0]).read_bytes() == bucket.files[names[0]]
+        tools.ddpfs("restart", mountpoint, cwd="/")
+        if source == "program":  # which is asked again
+            (scratch / "answer").write_text(keys("AKSECOND", 3600))
+            bucket("AKSECOND")
+        for name in names:
+            assert (mountpoint / name).read_bytes() == bucket.files[name]
+    finally:
+        tools.ddpfs("umount", mountpoint)
+    assert list((scratch / "copies").glob("*.index"))
+
+
+@pytest.mark.parametrize("variable", ["AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "DDPFS_S3_CREDENTIALS"])
+def test_a_tilde_is_the_home_directory(variable, bucket, scratch, monkeypatch):
+    (scratch / "mine").write_text("[default]\naws_access_key_id = AKHOME\naws_secret_access_key = x\n")
+    monkeypatch.setenv("HOME", str(scratch))
+    monkeypatch.setenv(variable, "~/mine")
+    bucket("AKHOME")
+    assert "60 (0 common)" in shows_dataset()
+
+
+def test_files_that_are_named_and_missing_are_said(bucket, scratch, monkeypatch):
+    bucket("AKNONE")
+    monkeypatch.chdir(scratch)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "none")
+    monkeypatch.setenv("AWS_PROFILE", "train")
+    (scratch / "config").write_text("[default]\nregion = eu-west-1\n")
+    assert (f"profile 'train': neither {scratch}/none nor {scratch}/config has it (AWS_PROFILE); "
+            f"there is no file '{scratch}/none'\n") in refusal()
+    monkeypatch.delenv("AWS_PROFILE")
+    said = refusal()
+    assert "no credentials for S3" in said and said.endswith(f"; there is no file '{scratch}/none'\n"), said
 
 
 def test_the_address_of_a_container_is_in_no_message(bucket, monkeypatch):

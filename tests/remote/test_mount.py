@@ -398,6 +398,19 @@ def test_https_is_not_left(tls_store, http_store, scratch, monkeypatch):
     assert {answer[0] for answer in http_store.answers()[before:]} == {"302"}
 
 
+def test_a_relative_file_of_certificates_begins_where_the_command_was_started(tls_store, scratch, monkeypatch):
+    files = datasets.write_tree(scratch / "source", classes=1, per_class=10)
+    tools.mkshard("pack", scratch / "source", tls_store.root / "train")
+    (scratch / "mnt").mkdir()
+    monkeypatch.chdir(tls_store.certificate.parent)
+    monkeypatch.setenv("AWS_CA_BUNDLE", tls_store.certificate.name)
+    tools.ddpfs("mount", "-o", "view=all,layout=tree,memory=64M", f"{tls_store.url}/train", scratch / "mnt")
+    try:
+        assert {name: (scratch / "mnt" / name).read_bytes() for name in files} == files
+    finally:
+        tools.ddpfs("umount", scratch / "mnt")
+
+
 def test_https_is_verified(tls_store, scratch, mount, monkeypatch):
     """The server of the mount, whose system calls are filtered, resolves the name and reads the certificates."""
     files = datasets.write_tree(scratch / "source", classes=2, per_class=20)

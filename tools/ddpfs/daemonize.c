@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/magic.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,10 +15,13 @@
 #include <sys/statfs.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "fs/supervise/priority.h"
 #include "fs/supervise/supervisor.h"
 #include "shard/base/cleanup.h"
+#include "shard/remote/credentials_agent.h"
+#include "shard/remote/start_directory.h"
 #include "tools/common/progress.h"
 #include "tools/ddpfs/mounts.h"
 #include "tools/ddpfs/takeover.h"
@@ -306,6 +310,16 @@ static bool is_automounted(const char *mountpoint)
 	return mounts_find(mountpoint, &entry) == 0 && strcmp(entry.type, "autofs") == 0;
 }
 
+/* Settings may have relative paths. A server that looked below its own mountpoint would wait for itself. */
+static void leave_directory(const char *mountpoint)
+{
+	char cwd[PATH_MAX];
+	if (getcwd(cwd, sizeof(cwd)) && !mounts_lies_below(cwd, mountpoint))
+		remote_start_directory_keep(cwd);
+	if (chdir("/") < 0)
+		log_warning("chdir /: %s", strerror(errno)); /* the server keeps the caller's directory in use */
+}
+
 static _Noreturn void child_main(const struct serve_background *how, int report_fd)
 {
 	struct base_err err = { 0 };
@@ -329,8 +343,9 @@ static _Noreturn void child_main(const struct serve_background *how, int report_
 	sigdelset(&set, SIGFPE);
 	sigdelset(&set, SIGILL);
 	pthread_sigmask(SIG_SETMASK, &set, NULL);
-	if (chdir("/") < 0)
-		log_warning("chdir /: %s", strerror(errno)); /* the server keeps the caller's directory in use */
+	leave_directory(how->options->fs.mountpoint);
+	if (!how->keep_stderr)
+		remote_agent_quiet();
 	int r = serve_child(&child, &err);
 	if (child.report_fd >= 0)
 		send_report(child.report_fd, r, err.text[0] ? err.text : base_err_str(r));
