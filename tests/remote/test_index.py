@@ -110,6 +110,14 @@ def test_a_name_that_is_no_tar_of_the_dataset_is_said(name, said, s3):
 def test_a_prefix_without_tars_is_said(s3):
     put(s3, {"README.md": b"no tar"})
     assert "holds no shards" in fails("index", URL)
+    put(s3, {"b.tar.gz": b"", "a.tgz": b"", "below/c.tar.gz": b""})
+    said = tools.run([MKSHARD, "index", URL], check=False).stderr
+    assert "compressed tar files are left out: 2, the first one 'a.tgz'; decompress" in said and "no shards" in said
+
+
+def test_a_source_is_no_store(s3):
+    put(s3, webdataset())
+    assert f"'{URL}': a source is a directory, an archive or a list of this host" in fails("pack", URL, f"{URL}2")
 
 
 @pytest.fixture

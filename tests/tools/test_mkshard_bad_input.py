@@ -450,6 +450,15 @@ def test_zeros_behind_an_archive_are_nothing(scratch, fill):
     assert tools.mkshard("index", scratch / "i", scratch / "one.tar").stderr == ""
 
 
+def test_compressed_tars_beside_shards_are_left_out_with_a_warning(scratch):
+    (scratch / "d").mkdir()
+    (scratch / "d/one.tar").write_bytes(tar_bytes(("a", b"x")))
+    (scratch / "d/two.tar.gz").write_bytes(gzip.compress(tar_bytes(("b", b"x"))))
+    said = tools.mkshard("index", scratch / "d").stderr
+    assert "compressed tar files are left out: 1, the first one 'two.tar.gz'" in said
+    assert tools.mkshard("ls", scratch / "d").stdout == "a\n"
+
+
 def test_the_last_byte_of_a_large_file_is_seen(scratch):
     (scratch / "one.tar").write_bytes(tar_bytes(("a", b"x" * 600)) + bytes(3 << 20) + b"\n")
     assert "bytes follow" in failure("pack", scratch / "one.tar", scratch / "p")

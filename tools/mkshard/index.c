@@ -56,11 +56,6 @@ struct indexing {
 
 /* Which shards */
 
-static int is_shard(const struct dirent *de)
-{
-	return found_shard_is_name(de->d_name);
-}
-
 static int compare_names(const struct dirent **a, const struct dirent **b)
 {
 	return strcmp((*a)->d_name, (*b)->d_name);
@@ -71,17 +66,25 @@ static int find_shards(const char *dataset, char ***ret_names, int *ret_n, struc
 {
 	const char *quoted = base_quoted(dataset);
 	struct dirent **entries = NULL;
-	int n = scandir(dataset, &entries, is_shard, compare_names), rc = 0;
-	if (n < 0)
+	struct compressed_tars compressed = { 0 };
+	int there = scandir(dataset, &entries, NULL, compare_names), n = 0, rc = 0;
+	if (there < 0)
 		return base_err_set(err, -errno, "'%s': %s", quoted, strerror(errno));
-	char **names = calloc((size_t)n + 1, sizeof(*names));
-	for (int i = 0; i < n; i++) {
-		if (!names || asprintf(&names[i], "%s/%s", dataset, entries[i]->d_name) < 0)
+	char **names = calloc((size_t)there + 1, sizeof(*names));
+	for (int i = 0; i < there; i++) {
+		const char *name = entries[i]->d_name;
+		bool shard = found_shard_is_name(name);
+		if (!names || (shard && asprintf(&names[n], "%s/%s", dataset, name) < 0))
 			rc = base_err_set(err, -ENOMEM, "out of memory"); /* the program ends here */
+		if (shard)
+			n++;
+		else
+			compressed_tars_take(&compressed, name);
 		free(entries[i]);
 	}
 	free(entries);
-	if (n == 0)
+	compressed_tars_warn(&compressed);
+	if (rc == 0 && n == 0)
 		rc = base_err_set(
 		        err, -ENOENT, "'%s' holds no shards; name them: mkshard index %s SHARD.tar...", quoted, quoted);
 	if (rc) {

@@ -62,6 +62,16 @@ int found_shard_leave_out(struct found_shard *shard, const char *text);
 /* Returns whether a file is a shard by its name. */
 bool found_shard_is_name(const char *name);
 
+/* Tar files that are compressed: they are no shards. */
+struct compressed_tars {
+	uint32_t n;
+	char first[256]; /* its name, quoted */
+};
+/* Takes in the name of a file that is no shard. */
+void compressed_tars_take(struct compressed_tars *tars, const char *name);
+/* Warns if there are any. */
+void compressed_tars_warn(const struct compressed_tars *tars);
+
 /* Reads the shard `shard->file`, or if store is not NULL its object `shard->stored`, tar or bare, and fills the other
  * members.  timeout_s: how long a read waits for a store that does not answer.  With `keep_going` it skips members
  * that a dataset cannot hold, the rest of a damaged tar, and shards that cannot be read.  It still fails if a store

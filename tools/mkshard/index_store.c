@@ -56,6 +56,7 @@ struct search {
 	uint32_t n;
 	uint64_t room;
 	bool keep_going;
+	struct compressed_tars compressed;
 	struct base_err *err;
 	pthread_mutex_t lock; /* guards the next two while sizes are asked for */
 	struct base_err failed;
@@ -88,8 +89,12 @@ static int take_listed(void *arg, const char *path, uint64_t bytes, const char *
 {
 	(void)etag;
 	struct search *search = arg;
-	if (strchr(path, '/') || !found_shard_is_name(path))
+	if (strchr(path, '/'))
 		return 0;
+	if (!found_shard_is_name(path)) {
+		compressed_tars_take(&search->compressed, path);
+		return 0;
+	}
 	cleanup_free char *file = NULL;
 	char *stored = strdup(path);
 	if (!stored || asprintf(&file, "%s/%s", remote_store_name(search->store), path) < 0) {
@@ -109,6 +114,7 @@ static int list_shards(struct search *search)
 		        "%s/SHARD.tar...",
 		        name, name, name);
 	int rc = remote_object_list(search->store, "", take_listed, search, search->err);
+	compressed_tars_warn(&search->compressed);
 	if (rc == 0 && search->n == 0)
 		rc = base_err_set(search->err, -ENOENT,
 		        "'%s' holds no shards; name them: mkshard index %s %s/SHARD.tar...", name, name, name);

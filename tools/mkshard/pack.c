@@ -149,7 +149,11 @@ static int scan_sources(
 	for (int i = 0; i < args->sources.n && rc == 0; i++) {
 		struct stat st;
 		const char *source = args->sources.words[i];
-		if (!strcmp(source, "-")) {
+		if (remote_is_url(source)) {
+			rc = base_err_set(err, -EINVAL,
+			        "'%s': a source is a directory, an archive or a list of this host: fetch it first",
+			        remote_quoted(source));
+		} else if (!strcmp(source, "-")) {
 			rc = pack_scan_list(input, STDIN_FILENO, args->directory ? args->directory : ".", err);
 		} else if (stat(source, &st) == 0 && S_ISDIR(st.st_mode)) {
 			warned = warned || warn_of_dataset(source, places->quoted);

@@ -47,6 +47,28 @@ bool found_shard_is_name(const char *name)
 	return dot && dot > name && (!strcmp(dot, ".tar") || !strcmp(dot, ".bare"));
 }
 
+void compressed_tars_take(struct compressed_tars *tars, const char *name)
+{
+	static const char *const ends[] = { ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".tar.lz4" };
+	size_t len = strlen(name);
+	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+		size_t n = strlen(ends[i]);
+		if (len <= n || strcmp(name + len - n, ends[i]) != 0)
+			continue;
+		if (tars->n++ == 0)
+			base_err_quote(name, tars->first, sizeof(tars->first));
+		return;
+	}
+}
+
+void compressed_tars_warn(const struct compressed_tars *tars)
+{
+	if (tars->n > 0)
+		cli_warn("compressed tar files are left out: %" PRIu32 ", the first one '%s'; decompress them, or pack "
+		         "them with 'mkshard pack'",
+		        tars->n, tars->first);
+}
+
 void found_shard_done(struct found_shard *shard)
 {
 	free(shard->file);

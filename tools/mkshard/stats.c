@@ -559,8 +559,9 @@ int mkshard_stats(int argc, char **argv)
 		"Measure how random an order is, beside a true random permutation of the same samples: distinct "
 		"classes in a batch, serial correlation, position uniformity.",
 		.options = { { "options", "KEY=VALUE,...",
-		                     "The view: order, deal, seed, epoch, rank, world, subdir, chunk, pool", 'o',
-		                     CLI_CALL(struct args, view, take_view) },
+		                     "The view: order, deal, seed, epoch, rank, world, groups, redeal, subdir, chunk, "
+		                     "pool",
+		                     'o', CLI_CALL(struct args, view, take_view) },
 		        { "epochs", "N", "Epochs to measure (5)", CLI_NUMBER(struct args, epochs, 1, EPOCHS_MAX) },
 		        { "batch", "N", "Samples of a batch (256)",
 		                CLI_NUMBER(struct args, batch, 1, SHARD_QUALITY_BATCH_MAX) },
