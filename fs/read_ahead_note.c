@@ -11,7 +11,8 @@ static const char *hook_missing(const struct fs_read_ahead_counts *counts)
 	return counts->heard
 	               ? ""
 	               : "see that the trainer's Python gets PYTHONPATH and DDPFS_MOUNT (`export PYTHONPATH=DIR` in a "
-	                 "launch script replaces it: add :$PYTHONPATH; env -i, sudo and python -E drop both), or ";
+	                 "launch script replaces it: add :$PYTHONPATH; env -i and sudo drop both, and python -E does "
+	                 "not read it), or ";
 }
 
 /* For somebody who announces already. */

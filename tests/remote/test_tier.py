@@ -270,6 +270,16 @@ def test_a_mount_of_all_files_keeps_what_a_full_tier_has(build_dir, scratch, mou
         assert stats["tier_bytes"] >= used and stats["tier_refused"] > 0, stats
 
 
+def check_told(before, after):
+    """Between two statistics, epochs 3 to 8, less came from the origin than with a tier that keeps what it has."""
+    hits, misses = (after[key] - before[key] for key in ("tier_hits", "tier_misses"))
+    keep = 1 - after["tier_room_bytes"] / after["content_bytes"]
+    print(f"epochs 3 to 8: {misses / (hits + misses):.3f} of what was fetched came from the origin; "
+          f"with a tier that keeps: {keep:.3f}")
+    assert 0.7 < keep < 0.8 and misses / (hits + misses) < keep - 0.07
+    assert after["tier_told_epochs"] > 30 and after["tier_bad"] == after["errors"] == 0
+
+
 @pytest.mark.parametrize("announced", [False, True], ids=["recognised", "announced"])
 def test_a_recognised_order_tells_the_tier_what_comes_next(announced, build_dir, scratch, mount):
     """One of four ranks of a DistributedSampler, a tier of a quarter of the dataset.  If the tier kept what it has, three quarters of
@@ -296,12 +306,7 @@ def test_a_recognised_order_tells_the_tier_what_comes_next(announced, build_dir,
     for epoch in range(2, 8):
         read(epoch)
     after = control.settled(m)
-    hits, misses = (after[key] - before[key] for key in ("tier_hits", "tier_misses"))
-    keep = 1 - after["tier_room_bytes"] / after["content_bytes"]
-    print(f"epochs 3 to 8: {misses / (hits + misses):.3f} of what was fetched came from the origin; "
-          f"with a tier that keeps: {keep:.3f}")
-    assert 0.7 < keep < 0.8 and misses / (hits + misses) < keep - 0.07
-    assert after["tier_told_epochs"] > 30 and after["tier_bad"] == after["errors"] == 0
+    check_told(before, after)
     assert after["order_source"] == ("announced" if announced else "recognised")
     assert len(after["samplers"]) == (0 if announced else 1)  # a list is read ahead, and nothing else
     assert after["recognise_search_ns"] < 1e9
@@ -353,12 +358,7 @@ def test_a_trainer_under_exec_tells_the_tier_what_comes_next(build_dir, scratch)
                        scratch / "data", scratch / "mnt", "--",
                        sys.executable, "-W", "ignore", scratch / "train.py", scratch / "mnt")
     before, after = json.loads(done.stdout)
-    hits, misses = (after[key] - before[key] for key in ("tier_hits", "tier_misses"))
-    keep = 1 - after["tier_room_bytes"] / after["content_bytes"]
-    print(f"epochs 3 to 8: {misses / (hits + misses):.3f} of what was fetched came from the origin; "
-          f"with a tier that keeps: {keep:.3f}")
-    assert 0.7 < keep < 0.8 and misses / (hits + misses) < keep - 0.07
-    assert after["tier_told_epochs"] > 30 and after["tier_bad"] == after["errors"] == 0
+    check_told(before, after)
     assert after["order_source"] == "announced"
 
 
