@@ -19,6 +19,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -182,6 +183,7 @@ def main():
     if subprocess.run([sys.executable, "-c", "import torch, PIL"], capture_output=True).returncode:
         skip("torch and Pillow are not installed")
     bin_dir = environment()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `timeout` leaves no data and no mount behind
     place = Path(tempfile.mkdtemp(prefix="ddpfs-bench.", dir=os.environ.get("DDPFS_BENCH_DIR")))
     data, most, au = place / "data", {}, {}
     cg = cgroup.Cgroup(place, 8 << 30, None)
