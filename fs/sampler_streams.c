@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The recognise thread: takes in opens, searches, and makes streams of what is recognised; fs/sampler_streams.h
- * first. */
-#include "fs/sampler_streams.h"
+/* The recognise thread: takes in opens, searches, and has what is recognised read ahead;
+ * fs/sampler_streams_private.h first. */
+#include "fs/sampler_streams_private.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -10,18 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "fs/announced_orders.h"
-#include "fs/order_numbers.h"
-#include "fs/server.h"
-#include "fs/supervise/handover_memory.h"
 #include "fs/supervise/priority.h"
-#include "fs/rank_files.h"
-#include "fs/read_ahead_note.h"
-#include "fs/search_rest.h"
-#include "fs/sink.h"
-#include "fs/trainer_uses.h"
 #include "fs/watch.h"
-#include "prefetch/sampler/recognise.h"
 #include "shard/base/cleanup.h"
 #include "shard/base/log.h"
 
@@ -32,550 +22,9 @@ enum {
 	USES_NS = 2000000,   /* of what the tier is told, and the pause after it */
 	LATER_NS = 20000000, /* pause until the search may go on */
 	LIKELY_SEEDS = 10000,
-	SILENT_MIN = 1 << 16, /* opens of others after which a sampler counts as ended */
 	SETTLED_OPENS = 4096, /* opens explained by one sampler in a flat view, after which the search ends */
-	TEXT_MAX = 512,
-	OWN_EPOCHS = 32, /* epochs of ddpfs's own order that are compared with the opens */
+	OWN_EPOCHS = 32,      /* epochs of ddpfs's own order that are compared with the opens */
 };
-
-/* The order of a stream: the epochs of a track that are known. */
-struct order {
-	const struct shard_index *index;
-	const struct shard_view *shown;     /* the view whose on_bad says what a file's name shows */
-	pthread_mutex_t lock;               /* a leaf */
-	struct prefetch_sequence *known[2]; /* this epoch's and the next one's, or NULL */
-};
-
-struct follow {
-	bool live;
-	uint32_t id, generation;
-	uint64_t epoch;
-	bool next_known;
-	struct order order;
-	struct shard_view *view;
-	struct fs_sink_stream *stream;
-};
-
-struct shown {
-	struct prefetch_recognised track;
-	char text[TEXT_MAX];
-};
-
-struct fs_sampler_streams {
-	struct fs_server *server;
-	struct fs_view *view;
-	struct fs_announced_orders *orders;
-	struct fs_order_numbers *numbers; /* main's */
-	struct fs_trainer_uses *uses;     /* NULL: there is no tier, or it is told otherwise */
-	struct prefetch_recognise *r;     /* the recognise thread's own, from here ... */
-	struct follow follows[PREFETCH_TRACKS_MAX];
-	struct { /* what the log says already, by track */
-		uint32_t id;
-		bool repeated, twice;
-		uint64_t seed;
-		enum prefetch_sampler sampler;
-		bool known;
-	} told[PREFETCH_TRACKS_MAX * 2];
-	struct fs_rank_files *part;     /* one rank's view: its files; NULL: every file */
-	struct fs_rank_files *coming;   /* tree: those of the epoch that listings show now, or NULL */
-	struct prefetch_scanned before; /* what earlier recognitions scanned */
-	bool leads;                     /* what is recognised is read ahead; false: it is only told */
-	uint64_t manual, word;          /* where a RandomSampler's generator was seen last; word 0: nowhere */
-	_Atomic bool part_made;         /* flat: `part` is constant from then on */
-	_Atomic bool settled;           /* flat: a sampler reads the whole part, so the search has ended */
-	bool own_begun;                 /* several ranks: the view's own stream was begun for its reader */
-	struct prefetch_saved_track saved[PREFETCH_TRACKS_MAX]; /* the last that was left to a successor */
-	unsigned n_saved;
-	bool told_not_followed; /* the last try to follow a track failed, and the log says so */
-	bool restored;          /* what a predecessor left was taken over */
-	uint64_t opened_ns;     /* time of the last opens */
-	struct fs_search_rest rest;
-	uint32_t batch[FS_SAMPLER_STREAMS_BATCH], explained[FS_SAMPLER_STREAMS_BATCH]; /* ... to here */
-	pthread_t thread;
-
-	pthread_mutex_t lock; /* guards what follows */
-	pthread_cond_t cond;
-	bool stop;
-	bool woken;  /* something was announced, or a reader of the rank came or went */
-	bool forget; /* the reader of the rank has gone: everything begins anew */
-	bool begun;  /* what a predecessor left, and what the first reader of the rank reads, is read ahead */
-	uint32_t queue[FS_SAMPLER_STREAMS_QUEUE];
-	uint64_t queued, taken, published; /* all since the start; published <= taken <= queued */
-	struct shown shown[PREFETCH_TRACKS_MAX];
-	unsigned n_shown;
-	bool sharded_twice; /* since the start: the list that showed it may be another epoch's */
-	struct prefetch_scanned scanned;
-	struct prefetch_searched searched;
-	enum fs_search search;
-	char reason[FS_READ_AHEAD_REASON_MAX];   /* why a trainer announces nothing, or "" */
-	char reason_list[FS_HANDOVER_LIST_NAME]; /* the list that it would have announced */
-};
-
-/* ---- the order of a stream, as shard/view.h asks for it ---- */
-
-struct epoch {
-	const struct shard_index *index;
-	const struct shard_view *shown;
-	struct prefetch_sequence *sequence;
-};
-
-static int order_get(void *user, uint64_t number, void **ret_epoch, uint64_t *ret_turns)
-{
-	struct order *order = user;
-	struct prefetch_sequence *sequence = NULL;
-	{
-		lock_for_scope(&order->lock);
-		for (unsigned i = 0; i < 2; i++) {
-			if (order->known[i] && prefetch_sequence_options_get(order->known[i])->number == number)
-				sequence = prefetch_sequence_get(order->known[i]);
-		}
-	}
-	if (!sequence)
-		return -ENODATA;
-	struct epoch *epoch = malloc(sizeof(*epoch));
-	if (!epoch) {
-		prefetch_sequence_put(sequence);
-		return -ENOMEM;
-	}
-	*epoch = (struct epoch){ .index = order->index, .shown = order->shown, .sequence = sequence };
-	*ret_epoch = epoch;
-	*ret_turns = prefetch_sequence_turns(sequence);
-	return 0;
-}
-
-static void order_put(void *user)
-{
-	struct epoch *epoch = user;
-	prefetch_sequence_put(epoch->sequence);
-	free(epoch);
-}
-
-static int order_turn(void *user, uint64_t turn, uint32_t *ret_sample)
-{
-	const struct epoch *epoch = user;
-	struct shard_place place;
-	uint32_t file;
-	int rc = prefetch_sequence_file(epoch->sequence, turn, &file);
-	if (rc == 0)
-		rc = shard_index_place(epoch->index, file, &place);
-	if (rc < 0)
-		return rc;
-	if (place.sample == SHARD_NONE)
-		return -ENOENT; /* a common file: not read ahead */
-	return shard_view_instead(epoch->shown, place.sample, ret_sample);
-}
-
-static int order_find(void *user, uint32_t sample, uint64_t *ret_turn)
-{
-	const struct epoch *epoch = user;
-	uint32_t files[SHARD_SAMPLE_FILES_MAX], n = 0;
-	int rc = shard_index_sample_files(epoch->index, sample, files, SHARD_SAMPLE_FILES_MAX, &n);
-	for (uint32_t i = 0; rc == 0 && i < n; i++) {
-		if (prefetch_sequence_find(epoch->sequence, files[i], ret_turn) == 0)
-			return 0;
-	}
-	return rc < 0 ? rc : -ENOENT;
-}
-
-/* ---- streams ---- */
-
-static void follow_done(struct fs_sampler_streams *fr, struct follow *f)
-{
-	if (!f->live)
-		return;
-	fs_sink_unfollow(fr->server->sink, f->stream);
-	shard_view_free(f->view);
-	prefetch_sequence_put(f->order.known[0]);
-	prefetch_sequence_put(f->order.known[1]);
-	pthread_mutex_destroy(&f->order.lock);
-	f->live = false;
-}
-
-/* Learns which epochs of the track are known now. Returns true if that changed. */
-static bool learn(struct fs_sampler_streams *fr, struct follow *f, const struct prefetch_recognised *track)
-{
-	struct prefetch_sequence *known[2] = { NULL, NULL };
-	if (f->epoch == track->epoch && f->next_known)
-		return false;
-	if (prefetch_recognise_sequence(fr->r, track->id, 0, &known[0]) < 0)
-		return false;
-	/* With several ranks the next epoch's permutation is over another part. */
-	bool same = !fr->part || fr->view->options.world == 1;
-	f->next_known = same && prefetch_recognise_sequence(fr->r, track->id, 1, &known[1]) == 0;
-	bool changed = f->next_known || f->epoch != track->epoch;
-	f->epoch = track->epoch;
-	for (unsigned i = 0; i < 2; i++) {
-		struct prefetch_sequence *old;
-		{
-			lock_for_scope(&f->order.lock);
-			old = f->order.known[i];
-			f->order.known[i] = known[i];
-		}
-		prefetch_sequence_put(old);
-	}
-	return changed;
-}
-
-/* A sampler in the middle of an epoch: the engine learns what it has opened already. */
-static void catch_up(struct fs_sampler_streams *fr, struct follow *f)
-{
-	uint64_t turns[256], turn = 0;
-	size_t n;
-	do {
-		n = prefetch_recognise_used(fr->r, f->id, &turn, turns, 256);
-		for (size_t i = 0; i < n; i++)
-			fs_sink_used(f->stream, f->epoch, turns[i], true);
-	} while (n == 256);
-	fs_sink_flush(f->stream);
-}
-
-static int follow_new(struct fs_sampler_streams *fr, const struct prefetch_recognised *track, struct follow *ret_follow)
-{
-	static const struct shard_view_given given = {
-		.get = order_get, .put = order_put, .turn = order_turn, .find = order_find
-	};
-	struct shard_view_given mine = given;
-	struct follow *f = ret_follow;
-	*f = (struct follow){ .id = track->id, .generation = track->generation, .epoch = UINT64_MAX };
-	f->order.index = fr->server->index;
-	f->order.shown = fr->view->order;
-	pthread_mutex_init(&f->order.lock, NULL);
-	mine.user = &f->order;
-	learn(fr, f, track);
-	int rc = shard_view_new_given(fr->server->index, &mine, &f->view);
-	if (rc == 0) {
-		struct prefetch_stream_options options = {
-			.view = f->view,
-			.epoch = f->epoch,
-			.buffer_turns = track->buffer,
-			.tells_uses = fr->part != NULL, /* of all files: step_uses() */
-			.uses_epoch = fr->part ? fs_rank_files_epoch(fr->part) - f->epoch : 0,
-		};
-		rc = fs_sink_follow(fr->server->sink, fr->view, &options, &f->stream);
-		if (rc < 0)
-			shard_view_free(f->view);
-	}
-	if (rc < 0) {
-		prefetch_sequence_put(f->order.known[0]);
-		prefetch_sequence_put(f->order.known[1]);
-		pthread_mutex_destroy(&f->order.lock);
-		return rc;
-	}
-	f->live = true;
-	catch_up(fr, f);
-	return 0;
-}
-
-static struct follow *follow_of(struct fs_sampler_streams *fr, uint32_t id)
-{
-	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++) {
-		if (fr->follows[i].live && fr->follows[i].id == id)
-			return &fr->follows[i];
-	}
-	return NULL;
-}
-
-static void explained(void *user, uint32_t id, uint32_t generation, uint64_t epoch, uint64_t turn)
-{
-	struct fs_sampler_streams *fr = user;
-	struct follow *f = follow_of(fr, id);
-	if (f && f->generation == generation)
-		fs_sink_used(f->stream, epoch, turn, false);
-}
-
-static bool silent(const struct prefetch_recognised *track)
-{
-	return track->since > SILENT_MIN && track->since > track->turns;
-}
-
-/* The order object lies in the follow, which therefore stays where it is while it is live. */
-static void follow_track(struct fs_sampler_streams *fr, const struct prefetch_recognised *track)
-{
-	struct follow *f = follow_of(fr, track->id);
-	if (f && f->generation == track->generation && !silent(track)) {
-		if (learn(fr, f, track))
-			fs_sink_refresh(f->stream);
-		if (track->buffer > 0)
-			fs_sink_buffer(f->stream, track->buffer);
-		fs_sink_flush(f->stream);
-		return;
-	}
-	if (f)
-		follow_done(fr, f);
-	if (silent(track))
-		return;
-	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++) {
-		if (fr->follows[i].live)
-			continue;
-		int rc = follow_new(fr, track, &fr->follows[i]);
-		if (rc < 0 && rc != -ENODATA && !fr->told_not_followed)
-			log_warning("what was recognised is not read ahead: %s", base_err_str(rc));
-		fr->told_not_followed = rc < 0 && rc != -ENODATA;
-		return;
-	}
-}
-
-/* ---- what is said ---- */
-
-static void tell(struct fs_sampler_streams *fr, const struct shown *s)
-{
-	const struct prefetch_recognised *t = &s->track;
-	unsigned i = t->id % (sizeof(fr->told) / sizeof(fr->told[0]));
-	if (fr->told[i].id != t->id || !fr->told[i].known || (fr->part && fr->told[i].sampler != t->sampler)) {
-		memset(&fr->told[i], 0, sizeof(fr->told[i]));
-		fr->told[i].id = t->id;
-		fr->told[i].known = true;
-		fr->told[i].sampler = t->sampler;
-		if (!t->shards_twice)
-			log_info("recognised after %" PRIu64 " opens: %s; %s", t->after, s->text, t->list);
-	}
-	if (t->repeated && !fr->told[i].repeated) {
-		fr->told[i].repeated = true;
-		log_warning("the trainer reads the same permutation again (%s): every epoch has the same order; call "
-		            "sampler.set_epoch(epoch) at the start of each epoch",
-		        s->text);
-	}
-	if (t->shards_twice && !fr->told[i].twice) {
-		fr->told[i].twice = true;
-		log_warning("the trainer's sampler shards this rank's part once more (rank %u of %u of it): the rest "
-		            "of the "
-		            "part is never read; mount with layout=tree,view=all, or let the trainer read all that it "
-		            "lists",
-		        t->first, t->world);
-	}
-}
-
-/* busy: the thread is still looking at what it took. */
-static void publish(struct fs_sampler_streams *fr, bool busy)
-{
-	struct shown shown[PREFETCH_TRACKS_MAX];
-	struct prefetch_scanned scanned;
-	struct prefetch_searched searched;
-	unsigned n = 0;
-	prefetch_recognise_scanned(fr->r, &scanned);
-	prefetch_recognise_searched(fr->r, &searched);
-	searched.cpu_ns += fs_trainer_uses_search_ns(fr->uses);
-	while (n < PREFETCH_TRACKS_MAX && prefetch_recognise_get(fr->r, n, &shown[n].track) == 0) {
-		prefetch_recognise_describe(&shown[n].track, shown[n].text, sizeof(shown[n].text));
-		if (shown[n].track.ready && !shown[n].track.unverified)
-			tell(fr, &shown[n]);
-		n++;
-	}
-	lock_for_scope(&fr->lock);
-	memcpy(fr->shown, shown, n * sizeof(shown[0]));
-	fr->n_shown = n;
-	for (unsigned i = 0; i < n; i++)
-		if (shown[i].track.ready &&
-		        (shown[i].track.shards_twice || shown[i].track.opens > shown[i].track.turns / 2))
-			fr->sharded_twice = shown[i].track.shards_twice;
-	fr->scanned = scanned;
-	fr->searched = searched;
-	fr->search = fr->rest.search;
-	if (!busy) {
-		fr->published = fr->taken;
-		fr->begun |= !fr->woken; /* else somebody came meanwhile */
-	}
-}
-
-static void set_order(json_t *object, const char *source, const char *note)
-{
-	json_object_set_new(object, "order_source", json_string(source));
-	json_object_set_new(object, "order_note", json_string(note));
-}
-
-/* Says whether it is the order of the mount, and if not, what helps. as_listed: a rank's files are read as they are
- * listed. */
-static void say_own_or_unknown(const struct fs_server *server, const struct fs_view *view, bool as_listed,
-        const struct fs_read_ahead_counts *counts, json_t *object)
-{
-	char note[FS_READ_AHEAD_NOTE_MAX];
-	bool own = as_listed || (fs_view_has_reader(view) && fs_sink_own_followed(server->sink, view));
-	if (own)
-		snprintf(note, sizeof(note), "own: the order of this mount");
-	else
-		fs_unknown_order_note(counts, note);
-	set_order(object, own ? "own" : "unknown", note);
-}
-
-/* Returns whether every recognised sampler reads this rank's part as it is listed. fr->lock is held. */
-static bool reads_as_listed(const struct fs_sampler_streams *fr)
-{
-	bool any = false;
-	for (unsigned i = 0; i < fr->n_shown; i++) {
-		const struct prefetch_recognised *t = &fr->shown[i].track;
-		if (!t->ready || t->unverified)
-			continue;
-		if (!t->as_given)
-			return false;
-		any = true;
-	}
-	return any;
-}
-
-/* Says who told the order, and what helps if nobody did. recognised: what was recognised, or "". */
-static void say_order(struct fs_sampler_streams *fr, const char *recognised, const struct fs_read_ahead_counts *counts,
-        json_t *object)
-{
-	struct fs_announced_orders_counts announced;
-	char note[PREFETCH_TRACKS_MAX * TEXT_MAX + 16], what[256];
-	const char *source;
-	bool as_listed;
-	{
-		lock_for_scope(&fr->lock);
-		as_listed = reads_as_listed(fr);
-	}
-	fs_announced_orders_count(fr->orders, &announced);
-	if (fs_announced_orders_live(fr->orders) > 0) {
-		source = "announced";
-		fs_announced_orders_describe(fr->orders, what, sizeof(what));
-		snprintf(note, sizeof(note), "announced: %s", what);
-	} else if (*recognised && !as_listed) {
-		source = "recognised";
-		snprintf(note, sizeof(note), "recognised: %s", recognised);
-	} else if (announced.ended && !as_listed) {
-		source = "announced";
-		snprintf(note, sizeof(note), "announced: the last list was read to its end; %s",
-		        counts->watched ? "what a DataLoader of PyTorch draws next is announced when it begins"
-		                        : "announce the next epoch's list with `ddpfs ctl MNT follow LIST` or "
-		                          "ddpfs.Mount(MNT).follow(...)");
-	} else {
-		say_own_or_unknown(fr->server, fr->view, as_listed, counts, object);
-		return;
-	}
-	set_order(object, source, note);
-}
-
-/* Adds the sentences on the order, and on why opens are not read ahead. `object` has the counters, if they are
- * shown. */
-static void say_why(
-        struct fs_sampler_streams *fr, const char *recognised, struct fs_read_ahead_counts *counts, json_t *object)
-{
-	char note[FS_READ_AHEAD_NOTE_MAX], reason[FS_READ_AHEAD_REASON_MAX];
-	struct fs_announced_orders_counts announced;
-	fs_announced_orders_count(fr->orders, &announced);
-	counts->opens = (uint64_t)json_integer_value(json_object_get(object, "opens"));
-	counts->misses = (uint64_t)json_integer_value(json_object_get(object, "misses"));
-	{
-		lock_for_scope(&fr->lock);
-		memcpy(reason, fr->reason, sizeof(reason));
-	}
-	counts->reason = *reason ? reason : NULL;
-	counts->heard = announced.explained > 0 || announced.dropped > 0;
-	counts->announced = announced.ended || fs_announced_orders_live(fr->orders) > 0;
-	counts->dropped = announced.dropped;
-	if (fr->view->all && fr->view->layout == FS_LAYOUT_TREE && fs_read_ahead_note(counts, note))
-		json_object_set_new(object, "read_ahead_note", json_string(note));
-	say_order(fr, recognised, counts, object);
-}
-
-void fs_sampler_streams_announced(struct fs_sampler_streams *fr, struct fs_announced_orders_counts *ret_counts)
-{
-	fs_announced_orders_count(fr ? fr->orders : NULL, ret_counts);
-}
-
-void fs_sampler_streams_queue(struct fs_sampler_streams *fr, uint64_t *ret_queued, uint64_t *ret_behind)
-{
-	*ret_queued = *ret_behind = 0;
-	if (!fr)
-		return;
-	lock_for_scope(&fr->lock);
-	*ret_queued = fr->queued - fr->published;
-	*ret_behind = fr->queued - fr->taken;
-}
-
-bool fs_sampler_streams_begun(struct fs_sampler_streams *fr)
-{
-	if (!fr)
-		return true;
-	lock_for_scope(&fr->lock);
-	return fr->begun;
-}
-
-bool fs_sampler_streams_progress(
-        struct fs_sampler_streams *fr, uint64_t *ret_epoch, uint64_t *ret_turn, uint64_t *ret_turns)
-{
-	const struct prefetch_recognised *best = NULL;
-	if (!fr)
-		return false;
-	lock_for_scope(&fr->lock);
-	for (unsigned i = 0; i < fr->n_shown; i++) {
-		const struct prefetch_recognised *t = &fr->shown[i].track;
-		if (t->ready && !t->unverified && (!best || t->opens > best->opens))
-			best = t;
-	}
-	if (!best)
-		return false;
-	*ret_epoch = best->epoch;
-	*ret_turn = best->turn;
-	*ret_turns = best->turns;
-	return true;
-}
-
-void fs_sampler_streams_stats(struct fs_server *server, const struct fs_view *view, json_t *object)
-{
-	struct fs_sampler_streams *fr = server->samplers[view->number];
-	char all[PREFETCH_TRACKS_MAX * TEXT_MAX] = "", note[256] = "";
-	json_t *samplers = json_array();
-	struct prefetch_scanned scanned = { 0 };
-	struct prefetch_searched searched = { 0 };
-	uint64_t behind = 0;
-	bool rests = false;
-	if (fr) {
-		lock_for_scope(&fr->lock);
-		searched = fr->searched;
-		rests = fr->search == FS_SEARCH_RESTS;
-		behind = fr->queued - fr->taken;
-		scanned = fr->scanned;
-		for (unsigned i = 0; i < fr->n_shown; i++) {
-			const struct prefetch_recognised *t = &fr->shown[i].track;
-			size_t at = strlen(all);
-			if (!t->ready || t->unverified)
-				continue;
-			snprintf(all + at, sizeof(all) - at, "%s%s", at ? "; " : "", fr->shown[i].text);
-			if (t->repeated)
-				snprintf(note, sizeof(note),
-				        "the same permutation came %u times again: call sampler.set_epoch(epoch)",
-				        t->repeated);
-			json_array_append_new(samplers,
-			        json_pack("{ss ss sI sI sI sI sI sI sI sI sI sI}", "text", fr->shown[i].text, "list",
-			                t->list, "seed", (json_int_t)t->seed, "world", (json_int_t)t->world, "first",
-			                (json_int_t)t->first, "ranks", (json_int_t)t->ranks, "epoch",
-			                (json_int_t)t->epoch, "turn", (json_int_t)t->turn, "turns",
-			                (json_int_t)t->turns, "opens", (json_int_t)t->opens, "repeated",
-			                (json_int_t)t->repeated, "after", (json_int_t)t->after));
-		}
-		if (fr->sharded_twice)
-			snprintf(note, sizeof(note),
-			        "the sampler shards this rank's part once more: mount with view=all");
-	}
-	json_object_set_new(object, "recognised", json_string(*all ? all : "nothing"));
-	json_object_set_new(object, "recognise_unexplained", json_integer((json_int_t)searched.unexplained));
-	json_object_set_new(object, "recognise_looks", json_integer((json_int_t)searched.looks));
-	json_object_set_new(object, "recognise_seeds", json_integer((json_int_t)searched.seeds));
-	json_object_set_new(object, "recognise_wrong", json_integer((json_int_t)searched.wrong));
-	json_object_set_new(object, "recognise_search_ns", json_integer((json_int_t)searched.cpu_ns));
-	json_object_set_new(object, "recognise_rests", json_boolean(rests));
-	if (*note)
-		json_object_set_new(object, "recognised_note", json_string(note));
-	json_object_set_new(object, "samplers", samplers);
-	fs_announced_orders_stats(fr ? fr->orders : NULL, object);
-	struct fs_read_ahead_counts counts = {
-		.behind = behind,
-		.recognised = *all,
-		.rests = rests,
-		.unexplained = searched.unexplained,
-	};
-	counts.watched = server->options.loaders_watched;
-	if (fr)
-		say_why(fr, all, &counts, object);
-	else /* the view had no reader yet, or the server has just begun */
-		say_own_or_unknown(server, view, false, &counts, object);
-	if (fr && fr->server->options.scan_threads > 0)
-		json_object_set_new(object, "seed_search",
-		        json_pack("{sb sI sf sI sI}", "running", scanned.running, "tried", (json_int_t)scanned.tried,
-		                "cpu_s", (double)scanned.cpu_ns / 1e9, "begun", (json_int_t)scanned.begun, "found",
-		                (json_int_t)scanned.found));
-}
 
 /* ---- ddpfs's own orders, as `.ddpfs/epoch/N.list` gives them ---- */
 
@@ -611,27 +60,6 @@ static int own_find(void *user, uint64_t number, uint32_t file, uint64_t *ret_po
 }
 
 /* ---- the thread ---- */
-
-static void sync_streams(struct fs_sampler_streams *fr)
-{
-	struct prefetch_recognised track;
-	unsigned live = 0;
-	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++) {
-		struct follow *f = &fr->follows[i];
-		bool there = false;
-		for (unsigned k = 0; f->live && prefetch_recognise_get(fr->r, k, &track) == 0; k++)
-			there |= track.id == f->id;
-		if (f->live && !there)
-			follow_done(fr, f);
-	}
-	for (unsigned k = 0; prefetch_recognise_get(fr->r, k, &track) == 0; k++) {
-		if (track.ready)
-			follow_track(fr, &track);
-	}
-	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++)
-		live += fr->follows[i].live;
-	fs_sink_own(fr->server->sink, fr->view, live == 0 && fs_announced_orders_live(fr->orders) == 0);
-}
 
 /* A flat view: when one sampler reads the whole part, it is not sharded twice, and the search can end. */
 static void settle(struct fs_sampler_streams *fr)
@@ -749,7 +177,7 @@ static int begin(struct fs_sampler_streams *fr)
 	struct prefetch_recognise_options options = {
 		.index = fr->server->index,
 		.shown = fr->view->order,
-		.explained = explained,
+		.explained = fs_sampler_explained,
 		.user = fr,
 		.scanned = fr->before,
 		.search_burst_ns = PREFETCH_SEARCH_BURST_NS,
@@ -789,7 +217,7 @@ static void end(struct fs_sampler_streams *fr)
 	if (fr->r)
 		prefetch_recognise_scanned(fr->r, &fr->before);
 	for (unsigned i = 0; i < PREFETCH_TRACKS_MAX; i++)
-		follow_done(fr, &fr->follows[i]);
+		fs_sampler_unfollow(fr, &fr->follows[i]);
 	prefetch_recognise_free(fr->r);
 	fr->r = NULL;
 }
@@ -989,14 +417,14 @@ static void *recognise_run(void *arg)
 		if (rc > 0)
 			wait_ns = rc == PREFETCH_RECOGNISE_LATER ? LATER_NS : 0;
 		if (fr->leads)
-			sync_streams(fr);
+			fs_sampler_follow_all(fr);
 		else if (fr->view->layout == FS_LAYOUT_FLAT)
 			settle(fr);
 		if (fr->uses)
 			wait_ns = step_uses(fr, wait_ns);
 		save(fr);
 		/* When the budget is spent, the rest of the search goes on slowly, as at idle priority. */
-		publish(fr, rc > 0 && rc != PREFETCH_RECOGNISE_LATER);
+		fs_sampler_publish(fr, rc > 0 && rc != PREFETCH_RECOGNISE_LATER);
 	}
 	fs_trainer_uses_free(fr->uses); /* the tier ends before this object */
 	fr->uses = NULL;

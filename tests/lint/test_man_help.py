@@ -82,7 +82,7 @@ def test_mount_options(build_dir):
 def counters():
     """The names in stats.json, as the sources have them."""
     dynamic = (tools.ROOT / "fs/stats.c").read_text()
-    recognise = "".join((tools.ROOT / "fs" / name).read_text() for name in ("sampler_streams.c", "announced_orders.c"))
+    recognise = "".join((tools.ROOT / "fs" / name).read_text() for name in ("sampler_stats.c", "announced_orders.c"))
     keys = set(re.findall(r'json_object_set_new\(\s*object, "(\w+)"', dynamic[:dynamic.index("char *fs_info_json")] + recognise))
     keys |= set(re.findall(r'^\t\t\{ "(\w+)",', dynamic, re.M))
     assert len(keys) > 70 and {"store_requests", "tier_hits", "limited_by"} <= keys
