@@ -49,6 +49,16 @@ TRAINER = """
             with open(self.samples[i][0], "rb") as file:
                 return len(file.read())
 
+    class Clips(Files):  # of four files each
+        def __len__(self):
+            return len(self.samples) // 4
+
+        def __getitem__(self, i):
+            for name, _ in self.samples[4 * i:4 * i + 4]:
+                with open(name, "rb") as file:
+                    size = len(file.read())
+            return size
+
     class NoList(Dataset):
         def __init__(self, dataset):
             self.wrapped = dataset
@@ -81,10 +91,13 @@ TRAINER = """
     data = Files()
     if kind == "no list":
         data = NoList(data)
+    elif kind == "clips":
+        data = Clips()
     options = {"weighted": {"sampler": WeightedRandomSampler(torch.rand(len(data)), len(data)), "batch_size": BATCH},
                "buckets": {"batch_sampler": Buckets()},
                "own": {"sampler": Own(), "batch_size": BATCH},
                "two": {"sampler": Own(), "batch_size": BATCH},
+               "clips": {"shuffle": True, "batch_size": BATCH // 4},
                "no list": {"shuffle": True, "batch_size": BATCH},
                "stateful": {"shuffle": True, "batch_size": BATCH},
                "resumed": {"shuffle": True, "batch_size": BATCH}}[kind]
@@ -101,7 +114,7 @@ TRAINER = """
         state = loader.state_dict()
         loader = DataLoader(data, num_workers=workers, **options)
         loader.load_state_dict(state)
-    rest = len(data) - seen
+    rest = (len(data) - seen) * (4 if kind == "clips" else 1)
     for sizes in loader:
         while noted is None:
             now = stats()
@@ -151,7 +164,7 @@ def train(dataset, scratch):
     return run
 
 
-@pytest.mark.parametrize("kind, workers", [("weighted", 2), ("buckets", 4), ("own", 2), ("no list", 4)])
+@pytest.mark.parametrize("kind, workers", [("weighted", 2), ("buckets", 4), ("own", 2), ("no list", 4), ("clips", 2)])
 def test_what_a_sampler_draws_is_in_memory(train, kind, workers):
     since = train(kind, workers)
     assert since["opens"] >= COUNT - 8 * BATCH * workers

@@ -92,6 +92,14 @@ TRAINER = """
                 data = file.read()
             return i, float(sum(data)) + random.random() + float(numpy.random.rand()) + torch.rand(())
 
+    class Windows(Files):  # of four files, with a label beside one of them that is drawn at random
+        def __len__(self):
+            return len(self.files) - 3
+
+        def __getitem__(self, i):
+            at = [i, i + 1, i + 2, i + 3, random.randrange(len(self.files))]
+            return i, sum(super(Windows, self).__getitem__(k)[1] for k in at)
+
     class Buckets:
         def __len__(self):
             return 20
@@ -123,11 +131,13 @@ TRAINER = """
             raise StopAsyncIteration
 
     torch.manual_seed(1), random.seed(2), numpy.random.seed(3)
-    data, digest, loss, workers = Files(sys.argv[1]), hashlib.sha256(), 0, int(sys.argv[3])
+    data = (Windows if sys.argv[2] == "windows" else Files)(sys.argv[1])
+    digest, loss, workers = hashlib.sha256(), 0, int(sys.argv[3])
     generator = torch.Generator().manual_seed(9)
     options = {"weighted": {"sampler": WeightedRandomSampler(torch.rand(100), 200), "batch_size": 5},
                "buckets": {"batch_sampler": Buckets()},
                "generator": {"shuffle": True, "generator": generator, "batch_size": 5},
+               "windows": {"shuffle": True, "batch_size": 5},
                "losses": {"sampler": LossFirst(), "batch_size": 5},
                "stubborn": {"sampler": Stubborn(), "batch_size": None}}[sys.argv[2]]
     loader = DataLoader(data, num_workers=workers, persistent_workers=workers == 4, **options)
@@ -145,7 +155,7 @@ TRAINER = """
 
 
 @pytest.mark.parametrize("sampler, workers", [("weighted", 0), ("weighted", 2), ("buckets", 4), ("generator", 2),
-                                              ("losses", 0), ("stubborn", 2)])
+                                              ("windows", 0), ("windows", 2), ("losses", 0), ("stubborn", 2)])
 def test_losses_and_random_states_are_the_same(dataset, mountpoint, scratch, sampler, workers):
     pytest.importorskip("torch", reason="torch is not installed")
     write(scratch, "train.py", TRAINER)

@@ -8,18 +8,19 @@ import ctypes
 import functools
 import json
 import os
+import random
 import select
 import signal
 import sys
 import time
-from bisect import bisect_right
-from collections import Counter
-from difflib import SequenceMatcher
-from itertools import zip_longest
-from operator import index as as_int
 
-LISTS = ("samples", "imgs", "files", "paths", "data")  # attributes of datasets that hold a path, or (path, ...), an item
-FILES_MAX = 8  # files of an item that are looked for
+from .dataset_lists import Leaves, is_path, keys_of_paths, listed, text_of
+from .item_files import ASK, FILES_MAX, Seen, learn, told
+
+# Functions that open files in C code, where Python sees nothing.
+OPENERS = {"cv2": ("imread", "VideoCapture"), "torchvision.io.image": ("read_file",), "av": ("open",),
+           "decord": ("VideoReader",), "torchaudio": ("load",), "soundfile": ("read",), "rasterio": ("open",),
+           "SimpleITK": ("ReadImage",)}
 WHOLE_S = 2  # an item that is read whole has this time for each file that it opens, and for the rest
 XATTR = "user.ddpfs.view"  # the root of a ddpfs mount has it
 
@@ -93,127 +94,10 @@ class Places:
         return self.find(text)
 
 
-def _is_path(value):
-    return isinstance(value, (str, bytes, os.PathLike))
-
-
-def _first(item):
-    """The path of an item of a list: the item, or its first part."""
-    if _is_path(item):
-        return item
-    part = item[0] if isinstance(item, (tuple, list)) and item else None
-    return part if _is_path(part) else None
-
-
-def innermost(dataset):
-    """The dataset within torch's Subset, however deep, and the function from an index to the one that it has there."""
-    data = sys.modules.get("torch.utils.data")
-    if data is None or not isinstance(dataset, data.Subset):
-        return dataset, as_int
-    whole, number = innermost(dataset.dataset)
-    return whole, lambda i, indices=dataset.indices: number(indices[i])
-
-
-def _of_parts(dataset, functions):
-    """The function of an index of a ConcatDataset, made of one function for each of its parts."""
-    ends = dataset.cumulative_sizes
-
-    def of_part(i):
-        i = as_int(i)
-        i += ends[-1] if i < 0 else 0
-        part = bisect_right(ends, i)
-        return functions[part](i - (ends[part - 1] if part else 0))
-
-    return of_part
-
-
-def listed(dataset):
-    """The function from an index to a path by the dataset's own lists, or None.  It looks into torch's Subset and
-    ConcatDataset."""
-    data = sys.modules.get("torch.utils.data")
-    if data is not None and isinstance(dataset, data.Subset):
-        inner, indices = listed(dataset.dataset), dataset.indices
-        return inner and (lambda i: inner(indices[i]))
-    if data is not None and isinstance(dataset, data.ConcatDataset):
-        inner = [listed(part) for part in dataset.datasets]
-        return _of_parts(dataset, inner) if inner and all(inner) else None
-    for name in LISTS:
-        found = getattr(dataset, name, None)
-        try:
-            if _first(found[0]) is not None and len(found) == len(dataset):
-                return lambda i, found=found: _first(found[i])
-        except Exception:  # no list, or an empty one, or somebody's own type
-            continue
-    return None
-
-
-def _keys(item):
-    """Where an item of a list may hold a path: (None,) for the item itself."""
-    if _is_path(item):
-        return (None,)
-    if isinstance(item, dict):
-        return [key for key, value in item.items() if _is_path(value)]
-    if isinstance(item, (tuple, list)) or type(item).__name__ == "ndarray":
-        return [k for k in range(min(len(item), FILES_MAX)) if _is_path(item[k])]
-    return ()
-
-
-def columns(dataset, depth=3):
-    """Functions from an index to a text: one for each attribute of the dataset that holds a path or name an item.
-    It looks into Subset and ConcatDataset, and into datasets that the dataset holds, `depth` deep.  A text is None
-    where a part of a ConcatDataset has fewer attributes than others."""
-    data = sys.modules.get("torch.utils.data")
-    if data is not None and isinstance(dataset, data.Subset):
-        indices = dataset.indices
-        return [lambda i, inner=inner: inner(indices[i]) for inner in columns(dataset.dataset, depth)]
-    if data is not None and isinstance(dataset, data.ConcatDataset):
-        parts = [columns(part, depth) for part in dataset.datasets]
-        return [_of_parts(dataset, column) for column in zip_longest(*parts, fillvalue=lambda i: None)]
-    by_list = listed(dataset)
-    found = [by_list] if by_list else []
-    for value in list(getattr(dataset, "__dict__", {}).values()):
-        try:
-            if _is_path(value) or len(value) != len(dataset):
-                continue
-            if data is not None and isinstance(value, data.Dataset):
-                found += columns(value, depth - 1) if depth else []
-            else:
-                found += [lambda i, value=value, key=key: value[i] if key is None else value[i][key]
-                          for key in _keys(value[0])]
-        except Exception:  # no list
-            continue
-    return found
-
-
-def named_after(pairs):
-    """The rule that makes a second text of the first, as (image, mask) or (name, path); or None.
-
-    Both have a part in common, and the texts before and behind that part are the same in all pairs.  A directory that
-    both begin with may differ from pair to pair."""
-    if all(given == made for given, made in pairs):
-        return lambda path: path
-    above = os.path.commonprefix([text for pair in pairs for text in pair])
-    above = above[:above.rfind("/") + 1]
-    given, made = (text[len(above):] for text in pairs[0])
-    for a, b, size in sorted(SequenceMatcher(None, given, made, False).get_matching_blocks(), key=lambda block: -block[2]):
-        cut, behind = given[:a], given[a + size:]
-        put, then = made[:b], made[b + size:]
-        cut, put = (above + cut, above + put) if cut or put else ("", "")
-
-        def rule(path, cut=cut, behind=behind, put=put, then=then):
-            if not (path.startswith(cut) and path.endswith(behind) and len(path) >= len(cut) + len(behind)):
-                return None
-            return put + path[len(cut):len(path) - len(behind)] + then
-
-        if size and all(rule(first) == second for first, second in pairs):
-            return rule
-    return None
-
-
 def _directories(dataset):
     """Directories that relative paths of a dataset may be meant below: those that it names, then the mounts."""
     values = [getattr(dataset, name, None) for name in getattr(dataset, "__dict__", ())]
-    named = [os.fsdecode(value) for value in values if _is_path(value)]
+    named = [os.fsdecode(value) for value in values if is_path(value)]
     return [name for name in named if name.startswith("/")] + mounts()
 
 
@@ -224,18 +108,12 @@ def _below(column, directory):
 def _is_text(item):
     """Whether an item is made of texts and numbers, so that it costs nothing to make: no image."""
     parts = item.values() if isinstance(item, dict) else item if isinstance(item, (tuple, list)) else (item,)
-    return all(part is None or _is_path(part) or isinstance(part, (int, float)) for part in parts)
+    return all(part is None or is_path(part) or isinstance(part, (int, float)) for part in parts)
 
 
-def _text(value):
-    return os.fsdecode(value) if _is_path(value) else None
-
-
-def _told(column, i):
-    try:
-        return _text(column(i))
-    except Exception:  # an item that is not as those that were asked for
-        return None
+def _ask(_lists):
+    """In place of a rule, for leaves of which no item was read."""
+    return lambda i: [ASK]
 
 
 class _Opened(BaseException):
@@ -253,12 +131,30 @@ class Trial:
         """in_lists: the dataset takes lists of indices."""
         self._dataset, self._places, self._in_lists = dataset, places, in_lists
         self._shared, self._seen, self._stop, self._active, self._tell = set(), [], False, False, None
+        self._leaves = Leaves(dataset)
         self.several = False  # learn() has found several files an item
-        self.mixed = len(getattr(innermost(dataset)[0], "datasets", ())) > 1  # a ConcatDataset: items differ
+        self.mixed = self._leaves.several  # items may differ
         sys.addaudithook(self._audit)
+        self._see_opens_in_c()
+
+    def _see_opens_in_c(self):
+        for module, names in OPENERS.items():
+            for name in names if module in sys.modules else ():
+                function = getattr(sys.modules[module], name, None)
+                if callable(function):
+                    setattr(sys.modules[module], name, self._seen_by_audit(function))
+
+    def _seen_by_audit(self, function):
+        def opens(*arguments, **named):
+            for path in filter(is_path, (*arguments[:1], *named.values())):
+                self._audit("open", (path,))
+                break
+            return function(*arguments, **named)
+
+        return opens
 
     def _audit(self, event, arguments):
-        if not self._active or event != "open" or not _is_path(arguments[0]):
+        if not self._active or event != "open" or not is_path(arguments[0]):
             return
         self._active = False  # what follows opens nothing, but may look at files
         try:
@@ -276,6 +172,10 @@ class Trial:
     def _item(self, i):
         return self._dataset[[i] if self._in_lists else i]
 
+    def spread(self):
+        """Indices of a few items of each leaf, far from one another."""
+        return self._leaves.spread()
+
     def opened(self, i, stop=True):
         """The paths in ddpfs mounts that item i opens; with stop only the first, and nothing is read."""
         self._seen, self._stop, self._active = [], stop, True
@@ -290,53 +190,54 @@ class Trial:
     def by_list(self, indices):
         """The function from an index to a path by the dataset's list, if it tells the first file that each of these items
         opens, or if Python sees no open.  Reads nothing, if Python sees one."""
-        told = listed(self._dataset)
+        by_list = listed(self._dataset)
         try:
-            for i in indices if told else ():
-                there, opened = self._places.find(told(i)), self._try(i)
+            for i in indices if by_list else ():
+                there, opened = self._places.find(by_list(i)), self._try(i)
                 if there is None or opened and self._places.find(opened[0]) != there:
                     return None
         except Exception:  # the dataset has other indices
             return None
-        return told
+        return by_list
 
     def learn(self, indices, whole):
         """Returns the function from an index to the paths of the files that the dataset opens, or None.
 
         indices   several, as different as possible; all are asked for
         whole     {index: paths that a Reader saw}; of others, the first file is looked for, unless Python sees none"""
-        some, lists = list(dict.fromkeys(indices)), columns(self._dataset)
+        some = list(dict.fromkeys(indices))
         if whole and not any(whole.values()):
-            return self._unseen(lists, some)
+            return self._unseen(some)
         self._find_shared(some)
         self.several = any(len(self._unshared(paths)) > 1 for paths in whole.values())
         some = list(whole) if self.several else some
         opened = {i: self._unshared(whole.get(i) or self._try(i)) for i in some}
-        counts = Counter(map(len, filter(None, opened.values())))
-        if not counts:
+        opened = {i: paths for i, paths in opened.items() if paths}
+        if not opened:
             return None
-        count = min(max(counts) if self.mixed else counts.most_common(1)[0][0], FILES_MAX)
-        some = [i for i in some if len(opened[i]) >= (1 if self.mixed else count)]
-        having = [[i for i in some if len(opened[i]) > k] for k in range(count)]
-        found = [self._column(lists, items, [opened[i][k] for i in items]) for k, items in enumerate(having)]
-        first = found[0]
-        if first is None:
-            if any(_text(self(i)) != opened[i][0] for i in some):  # it is drawn at random
-                return None
-            first = self
-        rules = [None if found[k] or len(items) < 2 else named_after([(opened[i][0], opened[i][k]) for i in items])
-                 for k, items in enumerate(having)][1:]
+        seen = {}
+        for i, paths in opened.items():
+            leaf, index = self._leaves.find(i)
+            seen.setdefault(leaf.group, []).append(Seen(leaf.lists, index, paths))
+        rules = {group: learn(items) for group, items in seen.items()}
+        of_item = self._leaves.bind(lambda leaf: rules.get(leaf.group, _ask)(leaf.lists))
+        for i, paths in opened.items():
+            again = text_of(self(i))
+            if paths[0] is None or again != paths[0] and (again or (told(of_item, i) or [None])[0] is ASK):
+                return None  # the first file is drawn at random
 
         def files(i):
-            path = _told(first, i)
-            rest = [_told(column, i) if column else rule and path and rule(path) for column, rule in zip(found[1:], rules)]
-            return [path, *rest]
+            first, *rest = told(of_item, i) or [None]
+            if first is ASK:
+                first = text_of(self(i))
+            rest = [(first and path(first)) if callable(path) else path for path in rest]
+            return list(dict.fromkeys([first, *rest]))
 
         return files
 
     def still_opens(self, whole):
         """Whether each of these items opens the first file that a Reader saw."""
-        return all(not paths or list(map(_text, self._try(i)[:1])) == paths[:1] for i, paths in whole.items())
+        return all(not paths or list(map(text_of, self._try(i)[:1])) == paths[:1] for i, paths in whole.items())
 
     def read(self, i, tell):
         """Reads all of item i; calls tell(path) at each open."""
@@ -344,54 +245,50 @@ class Trial:
         self._try(i, stop=False)
 
     def _unshared(self, paths):
-        return [text for text in dict.fromkeys(map(_text, paths)) if self._places.find(text) not in self._shared]
+        """A path is None if it is another one at each read of the item."""
+        kept = []
+        for text in map(text_of, paths):
+            if text is None or text not in kept and self._places.find(text) not in self._shared:
+                kept.append(text)
+        return kept
 
     def _find_shared(self, some):
         for _ in range(self.SHARED_MAX if len(some) > 1 else 0):
-            mine, its = self._try(some[0]), self._try(some[1])
-            if not mine or mine != its:
+            mine, *others = [self._try(i) for i in (*some[:2], some[-1])]  # two neighbours may share a frame
+            if not mine or any(its != mine for its in others):
                 break
             self._shared.add(self._places.find(mine[0]))
 
-    @staticmethod
-    def _column(lists, some, paths):
-        """The function by which a list of the dataset tells these paths, or None."""
-        for column in lists:
-            try:
-                rule = named_after([(_text(column(i)), path) for i, path in zip(some, paths)])
-            except Exception:  # the dataset has other indices, or no text
-                continue
-            if rule and (len(some) > 1 or rule("") == ""):
-                def by(i, column=column, rule=rule):
-                    text = _text(column(i))
-                    return text and rule(text)
-                return by
-        return None
+    def _unseen(self, some):
+        """The dataset opens what Python does not see: its lists tell, also with paths below a directory of the dataset
+        or below a mount.  Or its items are paths, which the loader's collate_fn opens."""
+        of_item = self._leaves.bind(self._lists_of_files)
+        if any(any(told(of_item, i) or ()) for i in some):
+            return lambda i: list(dict.fromkeys(map(text_of, told(of_item, i) or ())))
+        try:
+            item = self._item(some[0])
+            keys = keys_of_paths(item) if _is_text(item) else ()
+        except Exception:
+            return None
+        items = [lambda i, key=key: self._item(i) if key is None else self._item(i)[key] for key in keys]
+        found = [column for column in items if self._lie_here(column, some)]
+        return (lambda i: list(dict.fromkeys(text_of(told(column, i)) for column in found))) if found else None
 
-    def _unseen(self, lists, some):
-        """The dataset opens what Python does not see, as cv2.imread does: its lists tell, also with paths below a
-        directory of the dataset or below a mount.  Or its items are paths, which the loader's collate_fn opens."""
-        found = [column for column in lists if self._lie_here(column, some)]
-        for column in lists if not found else ():
-            found += [below for below in map(functools.partial(_below, column), _directories(self._dataset))
+    def _lists_of_files(self, leaf):
+        some, columns = leaf.some(), list(leaf.lists.columns.values())
+        found = [column for column in columns if self._lie_here(column, some)]
+        for column in columns if not found else ():
+            found += [below for below in map(functools.partial(_below, column), _directories(leaf.dataset))
                       if self._are_files(below, some)][:1]
-        if not found:
-            try:
-                item = self._item(some[0])
-                keys = _keys(item) if _is_text(item) else ()
-            except Exception:
-                return None
-            items = [lambda i, key=key: self._item(i) if key is None else self._item(i)[key] for key in keys]
-            found = [column for column in items if self._lie_here(column, some)]
-        return (lambda i: list(dict.fromkeys(_told(column, i) for column in found))) if found else None
+        return lambda i: [told(column, i) for column in found]
 
     def _are_files(self, column, some):
         return self._lie_here(column, some) and all(map(os.path.isfile, map(column, some)))
 
     def _lie_here(self, column, some):
         try:
-            told = [column(i) for i in some]
-            return any(told) and all(path is None or self._places.find(path) for path in told)
+            paths = [column(i) for i in some]
+            return any(paths) and all(path is None or self._places.find(path) for path in paths)
         except Exception:  # no path, or the dataset has other indices
             return False
 
@@ -406,23 +303,44 @@ class Trial:
         return found[0] if found else None
 
 
+def _seed(number):
+    """Another random state in each process that reads an item, so that files drawn at random differ."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    random.seed(number)
+    if torch:
+        torch.default_generator.manual_seed(number)
+    if numpy:
+        numpy.random.seed(number)
+
+
+def _line_of(path):
+    return json.dumps(text_of(path)).encode() + b"\n"
+
+
 class Reader:
     """Reads items whole and notes what they open: `whole`, {index: paths}.  Each item has a process of its own, as it may
-    take long, or hang where threads of the trainer are missed.  Then those paths count that were opened before."""
+    take long, or hang where threads of the trainer are missed.  Then those paths count that were opened before.
+
+    If an item opens several files, the first item is read once more, behind another one: a file that is not the same
+    then is drawn at random, and None stands in its place."""
 
     def __init__(self, trial, indices):
         self.whole, self._trial, self._left = {}, trial, list(dict.fromkeys(indices))
-        self._start()
+        self._again = None  # the items that are read for the second time, the first one last
+        self._start([self._left.pop(0)])
 
-    def _start(self):
-        self._index, self._text, self._heard, parent = self._left.pop(0), b"", time.monotonic(), os.getpid()
+    def _start(self, items):
+        self._index, self._text, self._heard, parent = items[-1], b"", time.monotonic(), os.getpid()
         self._pipe, there = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
                 if os.getppid() == parent:
-                    self._trial.read(self._index, lambda path: os.write(there, json.dumps(_text(path)).encode() + b"\n"))
+                    _seed(len(self.whole) + 1)
+                    for before in items[:-1]:
+                        self._trial.read(before, lambda path: None)
+                    self._trial.read(self._index, lambda path: os.write(there, _line_of(path)))
             finally:
                 os._exit(0)
         os.close(there)
@@ -449,8 +367,21 @@ class Reader:
         os.close(self._pipe)
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
-        paths = [json.loads(line) for line in self._text.split(b"\n")[:-1]]
-        self._pipe, self._text, self.whole[self._index] = None, b"", list(dict.fromkeys(paths))[:2 * FILES_MAX]
-        most = max(map(len, self.whole.values()))
+        paths = [json.loads(line) for line in self._text.split(b"\n")[:-1]][:2 * FILES_MAX]
+        self._pipe, self._text = None, b""
+        if self._again:
+            self._leave_out_random(self.whole[self._index], paths)
+            return
+        self.whole[self._index] = paths
+        most = max(len(set(paths)) for paths in self.whole.values())
         if self._left and (most > 1 or self._trial.mixed or most == 0 and len(self.whole) < 2):
-            self._start()
+            self._start([self._left.pop(0)])
+        elif most > 1 and len(self.whole) > 1:
+            self._again = list(self.whole)[1::-1]
+            self._start(self._again)
+
+    def _leave_out_random(self, first, again):
+        changed = {k for k, (one, other) in enumerate(zip(first, again)) if one != other}
+        for paths in self.whole.values():
+            for k in changed & set(range(len(paths))):
+                paths[k] = None

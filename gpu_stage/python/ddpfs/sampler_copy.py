@@ -42,14 +42,16 @@ import time
 import warnings
 import weakref
 from array import array
+from operator import index as as_int
 
+from .dataset_lists import innermost, listed
 from .index_files import Search, numbered
 from .mount import Mount
-from .sample_paths import Places, Reader, Trial, innermost, listed
+from .sample_paths import Places, Reader, Trial
 
 RING = 1 << 22  # indices that the child may be ahead of the trainer; 8 bytes each, used as they are needed
 ROOTS_BYTES = 1 << 16  # for the paths of mounts
-NOTE_BYTES = 1 << 16  # for what the child found out about files
+NOTE_BYTES = 1 << 20  # for what the child found out about files
 LATEST_MAX = 1 << 18  # indices that the child may be ahead of the trainer while it finds out what items open
 SEARCH_AHEAD = 1024  # the same while it is searched which files the indices mean
 SEARCH_S = 0.02  # between two looks of a search
@@ -319,15 +321,15 @@ class _Child:
         If a list or a first open tells it, that goes out at once: to find out whether items have more files takes longer,
         and goes on beside (_look_further)."""
         some = indices[0], next((i for i in indices if i != indices[0]), indices[0]), indices[-1]
-        if type(indices[0]) is int:
-            try:
-                size = len(self._dataset)
-                some += 0, size // 2, size - 1
-            except Exception:
-                pass  # a dataset need not have a length
-        self._some = some
+        try:
+            some = tuple(map(as_int, some))
+            size = len(self._dataset)
+            some += 0, size // 2, size - 1
+        except Exception:
+            pass  # a dataset need not have a length, and an index need not be a number
         with _RandomStates():
             self._trial = trial = Trial(self._dataset, self._places, self._in_lists)
+            self._some = some = (*some, *trial.spread()) if type(some[0]) is int else some
             self._paths = trial.by_list(some[:2])
             if self._whole and trial.still_opens(self._whole):  # an earlier epoch has read them
                 self._learn(self._whole)
