@@ -450,17 +450,19 @@ struct prefetch_losses {
 struct prefetch_warm_up {
 	struct prefetch_stream *stream; /* NULL: there is none */
 	bool running;
-	bool followed;       /* scratch of prefetch_warm_up_settle: another stream is followed */
-	uint32_t missed;     /* files missed since another stream was last followed, at most PREFETCH_WARM_UP_MISSES */
-	uint64_t missed_ns;  /* when the last one was missed */
-	uint32_t opened;     /* files opened since the count began, less than PREFETCH_LOST_USES */
-	uint32_t lost;       /* samples that were lost since then */
-	uint32_t inflight;   /* reads */
-	uint64_t least_ns;   /* the shortest time of a read, for SHARD_BLOCK bytes; 0: none yet */
-	uint64_t rest_ns;    /* no read starts before this time */
-	uint64_t again_ns;   /* when a pass last began again; 0: never */
-	uint64_t next_again; /* ns after again_ns until a pass may begin again */
-	_Atomic int state;   /* enum prefetch_warm_up_state */
+	bool followed;        /* scratch of prefetch_warm_up_settle: another stream is followed */
+	uint32_t missed;      /* files missed since another stream was last followed, at most PREFETCH_WARM_UP_MISSES */
+	uint64_t missed_ns;   /* when the last one was missed */
+	uint32_t opened;      /* files opened since the count began, less than PREFETCH_LOST_USES */
+	uint32_t lost;        /* samples that were lost since then */
+	uint32_t inflight;    /* reads */
+	uint64_t timed_ns;    /* when the first of the reads was submitted that are timed together */
+	uint64_t timed_bytes; /* of those that have come back; 0: none */
+	uint64_t least_ns;    /* the shortest time of SHARD_BLOCK bytes; 0: none yet */
+	uint64_t rest_ns;     /* no read starts before this time */
+	uint64_t again_ns;    /* when a pass last began again; 0: never */
+	uint64_t next_again;  /* ns after again_ns until a pass may begin again */
+	_Atomic int state;    /* enum prefetch_warm_up_state */
 	_Atomic uint64_t begun, bytes;
 };
 

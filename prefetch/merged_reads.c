@@ -31,10 +31,10 @@ enum {
 	MERGE_BYTES = 128 << 10, /* the largest read of merged samples */
 	GAP_BYTES = 2048,        /* the largest gap inside a read: a tar header and padding */
 	NEIGHBOURS_MAX = 128,    /* samples on each side */
-	/* The largest gap inside a read of the warm-up: to read files once more that are in memory already costs less
-	 * than another request. */
-	WARM_UP_GAP_BYTES = 64 << 10,
-	GAPS_PART = 64, /* gaps may be so large a part of a store's read */
+	/* Files that are in memory already are gaps in a read of the warm-up.  They may be so large a part of it: */
+	WARM_UP_GAPS_PART = 32,
+	WARM_UP_GAP_BYTES = 64 << 10, /* ... from a store, each may be so large: a request costs more */
+	GAPS_PART = 64,               /* gaps may be so large a part of a store's read */
 };
 
 static struct prefetch_item *item_new(
@@ -426,18 +426,27 @@ static void publish_block(struct prefetch *p, struct prefetch_want *w, struct pr
 	}
 }
 
+/* Returns whether a block can be the next one of a read.  files: bytes of gaps in that read which are files. */
+static bool continues(const struct prefetch *p, const struct fetch *fetch, bool warm_up,
+        const struct prefetch_read *read, uint64_t files, const struct prefetch_want *w)
+{
+	uint64_t end = read->offset + read->len, bytes = w->offset + w->len - read->offset;
+	if (w->shard != read->shard || w->offset < end || bytes > p->reading.read_max)
+		return false;
+	uint64_t gap = w->offset - end, most = warm_up && p->store ? WARM_UP_GAP_BYTES : fetch->gap_bytes;
+	return gap <= most || (warm_up && files + gap <= bytes / WARM_UP_GAPS_PART);
+}
+
 /* Makes reads of the blocks, which are sorted.  Under lock. */
 static void merge(struct prefetch *p, const struct fetch *fetch, bool warm_up, struct prefetch_read_list *reads)
 {
-	uint32_t gap = warm_up ? WARM_UP_GAP_BYTES : fetch->gap_bytes, n = fetch->n;
 	struct prefetch_read *read = NULL;
-	for (uint32_t i = 0; i < n; i++) {
+	uint64_t files = 0;
+	for (uint32_t i = 0; i < fetch->n; i++) {
 		const struct prefetch_want *w = &p->schedule.wants[i];
 		if (!w->block)
 			continue;
-		uint64_t end = read ? read->offset + read->len : 0;
-		if (!read || w->shard != read->shard || w->offset < end || w->offset - end > gap ||
-		        w->offset + w->len - read->offset > p->reading.read_max) {
+		if (!read || !continues(p, fetch, warm_up, read, files, w)) {
 			read = prefetch_read_new(p);
 			if (!read) {
 				w->item->failed = true;
@@ -453,8 +462,11 @@ static void merge(struct prefetch *p, const struct fetch *fetch, bool warm_up, s
 			read->shard = w->shard;
 			read->offset = w->offset;
 			TAILQ_INSERT_TAIL(reads, read, link);
+			files = 0;
 		} else {
-			read->between += (uint32_t)(w->offset - end);
+			uint64_t gap = w->offset - (read->offset + read->len);
+			read->between += (uint32_t)gap;
+			files += gap > GAP_BYTES ? gap : 0;
 		}
 		read->len = (uint32_t)(w->offset + w->len - read->offset);
 		w->block->read = read;

@@ -8,11 +8,12 @@
  *   and ends when another stream is followed.  Then it is asleep again.
  * - Its turns are never used, so it is in no order that a reader could leave.
  * - Each turn is read at most once in a pass.  What readers brought in is skipped.  A read is up to SHARD_BLOCK long.
+ *   A fetch is about that long, and is several reads if readers brought in much between its files (merged_reads.c).
  * - While it runs, the ledger knows its turns only, not those of streams that are not followed.  So a sample that comes
  *   early in storage is never dropped for one that comes later, whoever reads that.  What it brought in loses these
  *   uses when it ends, so it goes first when a known order needs room.
- * - Demands go first.  A read starts only when all demands are submitted, and at most READS_MAX are in flight.
- * - If its reads get slow, or are slow, it rests after each one for as long as that took.
+ * - Demands go first.  A fetch starts only when all demands are submitted, and less than READS_MAX reads are in flight.
+ * - If its reads get slow, or are slow, it rests after each SHARD_BLOCK / 2 or more for as long as that took.
  * - If no file was missed for QUIET_NS, it waits for the next miss.
  * - When it ends, its announcement ends, too: the names of the known order do not wait for those of the dataset.
  *
@@ -25,9 +26,9 @@
 static const uint64_t QUIET_NS = 2000000000;
 /* A device that needs longer for SHARD_BLOCK is slow, or many share it: 128 MiB/s. */
 static const uint64_t SLOW_NS = 8000000;
-enum { READS_MAX = 2 }; /* in flight */
+enum { READS_MAX = 2 }; /* in flight when another fetch starts: fewer */
 enum { LOST_MIN = 64 }; /* fewer lost samples, or opens, do not tell what share is lost */
-enum { SHARED = 4 };    /* a read that takes so many times the shortest time shares the device with others */
+enum { SHARED = 4 };    /* reads that take so many times the shortest time share the device with others */
 static const uint64_t REST_MAX_NS = 1000000000;
 static const uint64_t AGAIN_NS = 10000000000;
 
@@ -182,14 +183,20 @@ void prefetch_warm_up_submitted(struct prefetch *p)
 void prefetch_warm_up_came_back(struct prefetch *p, const struct prefetch_read *read)
 {
 	struct prefetch_warm_up *w = &p->warm_up;
-	uint64_t now = base_now_ns(), took_ns = now - read->submitted_ns;
+	uint64_t now = base_now_ns();
 	w->inflight--;
 	if (read->op.res <= 0)
 		return;
 	atomic_fetch_add_explicit(&w->bytes, (uint64_t)read->op.res, memory_order_relaxed);
-	if (read->op.res < SHARD_BLOCK / 2)
+	if (!w->timed_bytes || read->submitted_ns < w->timed_ns)
+		w->timed_ns = read->submitted_ns;
+	w->timed_bytes += (uint64_t)read->op.res;
+	uint64_t bytes = w->timed_bytes, took_ns = now - w->timed_ns;
+	if (bytes >= SHARD_BLOCK / 2 || !w->inflight)
+		w->timed_bytes = 0;
+	if (bytes < SHARD_BLOCK / 2)
 		return; /* latency hides the rate */
-	uint64_t block_ns = took_ns * SHARD_BLOCK / (uint64_t)read->op.res;
+	uint64_t block_ns = took_ns * SHARD_BLOCK / bytes;
 	if (!w->least_ns || block_ns < w->least_ns)
 		w->least_ns = block_ns;
 	if (block_ns > SLOW_NS || block_ns > SHARED * w->least_ns)

@@ -274,11 +274,37 @@ static void reads_are_long(void **state)
 	(void)state;
 	struct bench b;
 	bench_start(&b, 512 << 20, NULL);
-	miss(&b, ENOUGH);
+	for (uint32_t slot = N_FILES; b.misses < ENOUGH;) /* side by side */
+		read_file(&b, at_slot(--slot));
 	settle(&b);
 	struct prefetch_stats st = stats(&b);
-	/* Each shard ends with a shorter one, and reads end where many files in a row are in memory already. */
+	/* Each shard ends with a shorter one. */
 	assert_true((st.reads - b.misses) * (SHARD_BLOCK / 4) < st.warm_up_bytes);
+	bench_stop(&b);
+}
+
+/* Reads every other file of middle size, in storage order, until enough have missed. */
+static void miss_every_other(struct bench *b)
+{
+	uint32_t n = 0;
+	for (uint32_t slot = 0; slot < N_FILES && b->misses < ENOUGH; slot++) {
+		uint64_t len = dataset_length(&data, at_slot(slot));
+		if (len >= PAGE && len < SHARD_BLOCK / 16 && n++ % 2)
+			read_file(b, at_slot(slot));
+	}
+	assert_int_equal(b->misses, ENOUGH);
+}
+
+static void what_readers_brought_in_is_hardly_read_again(void **state)
+{
+	(void)state;
+	struct bench b;
+	bench_start(&b, 512 << 20, NULL);
+	miss_every_other(&b);
+	settle(&b);
+	struct prefetch_stats st = stats(&b);
+	assert_int_equal(st.warm_up, PREFETCH_WARM_UP_DONE);
+	assert_true(st.wasted_bytes <= st.stored_bytes / 20);
 	bench_stop(&b);
 }
 
@@ -626,6 +652,30 @@ static void a_kernel_that_takes_no_names_does_not_make_it_loop(void **state)
 	bench_stop(&b);
 }
 
+static uint64_t slow_device(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
+{
+	(void)arg;
+	(void)shard;
+	(void)offset;
+	(void)len;
+	return 9000000;
+}
+
+static void short_reads_tell_together_that_the_device_is_slow(void **state)
+{
+	(void)state;
+	struct bench b;
+	const struct prefetch_hook hook = { .delay_ns = slow_device };
+	bool rested = false;
+	bench_start(&b, 512 << 20, &hook);
+	miss_every_other(&b);
+	while (!rested && stats(&b).warm_up_bytes < SHARD_BLOCK * 4) /* where every other file was missed */
+		rested = stats(&b).warm_up == PREFETCH_WARM_UP_RESTS;
+	assert_true(rested);
+	settle(&b);
+	bench_stop(&b);
+}
+
 /* The last rest ends when nothing is left to read, and the engine must sleep then. */
 static void slow_reads_end_in_an_idle_engine(void **state)
 {
@@ -693,6 +743,7 @@ int main(void)
 		cmocka_unit_test(begins_after_enough_misses),
 		cmocka_unit_test(what_was_read_already_is_not_stored),
 		cmocka_unit_test(reads_are_long),
+		cmocka_unit_test(what_readers_brought_in_is_hardly_read_again),
 		cmocka_unit_test(never_begins_while_an_order_is_followed),
 		cmocka_unit_test(ends_when_an_order_is_known),
 		cmocka_unit_test(names_of_a_known_order_do_not_wait_for_its_own),
@@ -705,6 +756,7 @@ int main(void)
 		cmocka_unit_test(a_few_lost_files_are_read_again_alone),
 		cmocka_unit_test(everything_is_read_again_when_most_is_lost),
 		cmocka_unit_test(a_kernel_that_takes_no_names_does_not_make_it_loop),
+		cmocka_unit_test(short_reads_tell_together_that_the_device_is_slow),
 		cmocka_unit_test(slow_reads_end_in_an_idle_engine),
 		cmocka_unit_test(there_is_one_at_most),
 		cmocka_unit_test(it_can_be_freed_in_the_middle),
