@@ -21,6 +21,8 @@ struct cache_arena {
 	uint8_t *base;
 	uint64_t used_pages;
 	uint32_t n_segments;
+	uint32_t n_open; /* spans come from the segments before this one */
+	uint32_t n_used; /* no span ever came from this segment or a later one */
 	struct segment segments[];
 };
 
@@ -39,7 +41,7 @@ int cache_arena_new(uint64_t bytes, struct cache_arena **ret_arena)
 		return -ENOMEM;
 	}
 	arena->base = base;
-	arena->n_segments = n;
+	arena->n_segments = arena->n_open = n;
 	for (uint32_t i = 0; i < n; i++)
 		arena->segments[i].longest = PAGES;
 	*ret_arena = arena;
@@ -99,7 +101,7 @@ int cache_arena_get(struct cache_arena *arena, uint32_t bytes, struct cache_span
 {
 	assert(bytes > 0 && bytes <= CACHE_SEGMENT);
 	uint32_t pages = (bytes + CACHE_PAGE - 1) / CACHE_PAGE;
-	for (uint32_t i = 0; i < arena->n_segments; i++) {
+	for (uint32_t i = 0; i < arena->n_open; i++) {
 		struct segment *segment = &arena->segments[i];
 		if (segment->longest < pages)
 			continue;
@@ -108,6 +110,7 @@ int cache_arena_get(struct cache_arena *arena, uint32_t bytes, struct cache_span
 			continue;
 		mark(segment, first, pages, true);
 		arena->used_pages += pages;
+		arena->n_used = i < arena->n_used ? arena->n_used : i + 1;
 		ret_span->data = arena->base + (size_t)i * CACHE_SEGMENT + (size_t)first * CACHE_PAGE;
 		ret_span->bytes = pages * CACHE_PAGE;
 		ret_span->segment = i;
@@ -125,6 +128,26 @@ void cache_arena_put(struct cache_arena *arena, const struct cache_span *span)
 	mark(segment, (uint32_t)(offset / CACHE_PAGE), pages, false);
 	arena->used_pages -= pages;
 	segment->longest = PAGES; /* an upper bound: the run may have joined its neighbours */
+}
+
+void cache_arena_limit(struct cache_arena *arena, uint64_t bytes)
+{
+	uint64_t n = bytes ? (bytes - 1) / CACHE_SEGMENT + 1 : 1;
+	n = n < arena->n_used ? arena->n_used : n;
+	arena->n_open = n < arena->n_segments ? (uint32_t)n : arena->n_segments;
+}
+
+bool cache_arena_grow(struct cache_arena *arena)
+{
+	if (arena->n_open == arena->n_segments)
+		return false;
+	arena->n_open++;
+	return true;
+}
+
+uint64_t cache_arena_open(const struct cache_arena *arena)
+{
+	return (uint64_t)arena->n_open * CACHE_SEGMENT;
 }
 
 uint64_t cache_arena_used(const struct cache_arena *arena)

@@ -42,6 +42,14 @@ int cache_arena_get(struct cache_arena *arena, uint32_t bytes, struct cache_span
 /* Takes a span back. */
 void cache_arena_put(struct cache_arena *arena, const struct cache_span *span);
 
+/* Lets spans come from the first segments only: those of `bytes` bytes, at least one, and all that ever handed out a
+ * span.  At first they come from all. */
+void cache_arena_limit(struct cache_arena *arena, uint64_t bytes);
+/* Lets spans come from one segment more.  Returns false if they come from all. */
+bool cache_arena_grow(struct cache_arena *arena);
+/* Returns the bytes of the segments that spans come from. */
+uint64_t cache_arena_open(const struct cache_arena *arena);
+
 /* Returns the bytes that are handed out now. */
 uint64_t cache_arena_used(const struct cache_arena *arena);
 /* Returns the bytes of the mapping.  Constant. */

@@ -126,6 +126,27 @@ void cache_free(struct cache *cache)
 	free(cache);
 }
 
+void cache_limit(struct cache *cache, uint64_t bytes)
+{
+	lock_for_scope(&cache->lock);
+	cache_arena_limit(cache->arena, bytes);
+}
+
+uint64_t cache_landing(struct cache *cache)
+{
+	lock_for_scope(&cache->lock);
+	return cache_arena_open(cache->arena);
+}
+
+/* Returns false if what is held takes all of landing memory. */
+static bool make_room(struct cache *cache)
+{
+	if (!cache->oldest)
+		return cache_arena_grow(cache->arena);
+	evict_oldest(cache);
+	return true;
+}
+
 int cache_area_new(struct cache *cache, uint32_t bytes, struct cache_area **ret_area)
 {
 	lock_for_scope(&cache->lock);
@@ -137,8 +158,8 @@ int cache_area_new(struct cache *cache, uint32_t bytes, struct cache_area **ret_
 	if (!area)
 		return -ENOMEM;
 	int rc;
-	while ((rc = cache_arena_get(cache->arena, bytes, &area->span)) == -ENOBUFS && cache->oldest)
-		evict_oldest(cache);
+	while ((rc = cache_arena_get(cache->arena, bytes, &area->span)) == -ENOBUFS && make_room(cache))
+		;
 	if (rc < 0) {
 		area->next_free = cache->free_areas;
 		cache->free_areas = area;

@@ -63,6 +63,12 @@ int cache_new(uint64_t memory_bytes, struct cache **ret_cache);
 /* Frees the cache; nobody may hold an area or a buffer.  NULL is fine. */
 void cache_free(struct cache *cache);
 
+/* Limits landing memory to about `bytes` bytes (cache_arena_limit).  Buffers that nobody holds are evicted to stay
+ * within it.  If what is held leaves no room, it grows by a segment.  At first all of it is used. */
+void cache_limit(struct cache *cache, uint64_t bytes);
+/* Returns the bytes that landing memory may take now: its limit, as it has grown. */
+uint64_t cache_landing(struct cache *cache);
+
 /* Gives the caller an area of at least `bytes` bytes (1 .. CACHE_SEGMENT) for a read; the caller holds it.  Evicts
  * buffers that nobody holds when there is no room.
  * Returns 0, -ENOBUFS (what is held leaves no room: try again after

@@ -393,12 +393,15 @@ struct prefetch_schedule {
 	struct prefetch_item_list free_items;
 	struct prefetch_want *wants;           /* PREFETCH_WANTS_MAX of them */
 	struct prefetch_neighbour *neighbours; /* PREFETCH_NEIGHBOURS_MAX of them */
+	uint64_t memory_bytes;                 /* of sink and landing memory together */
+	uint64_t landing;                      /* bytes of that which landing memory may take */
 	uint64_t budget;                       /* bytes that the ledger may hold without losses */
 	uint64_t share_most;                   /* most that `budget` may grow to since prefetch_share */
 	uint64_t room;               /* bytes: demands wait while the ledger holds more and drops are under way */
 	uint64_t drop_lag;           /* lag_bytes of the ledger */
 	uint64_t cost_bytes, n_cost; /* cost of all fetched samples, and their number: for the mean */
 	uint64_t all_uses;           /* uses of all streams */
+	bool followed;               /* a stream is followed, besides the warm-up */
 	uint32_t n_live;             /* live streams */
 	uint32_t n_here;             /* those of them that read ahead and are not away */
 	uint64_t here_left;          /* the fewest turns that one of those has left in its epoch */
@@ -450,7 +453,6 @@ struct prefetch_losses {
 struct prefetch_warm_up {
 	struct prefetch_stream *stream; /* NULL: there is none */
 	bool running;
-	bool followed;        /* scratch of prefetch_warm_up_settle: another stream is followed */
 	uint32_t missed;      /* files missed since another stream was last followed, at most PREFETCH_WARM_UP_MISSES */
 	uint64_t missed_ns;   /* when the last one was missed */
 	uint32_t opened;      /* files opened since the count began, less than PREFETCH_LOST_USES */

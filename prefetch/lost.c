@@ -402,8 +402,7 @@ static uint32_t most_regains(const struct prefetch *p, uint64_t now)
 static void look_ahead(struct prefetch *p, struct prefetch_stream *s)
 {
 	const struct shard_info *info = shard_index_info(p->options.index);
-	uint64_t turns =
-	        cache_arena_size(cache_arena_of(p->cache)) / LOOK_PART / (info->content_bytes / info->n_samples + 1);
+	uint64_t turns = p->schedule.landing / LOOK_PART / (info->content_bytes / info->n_samples + 1);
 	uint64_t until = s->high + (turns < LOOK_TURNS ? turns : LOOK_TURNS);
 	until = until < s->fetch ? until : s->fetch;
 	if (s->looked < s->high)

@@ -22,17 +22,18 @@ enum {
 	FROM_TIER = 8,      /* if a tier had all of so many reads in a row, it probably has what comes next */
 	LOOKED_MAX = 1 << 14, /* turns that fetching looks at before the engine looks for demands: about 2 ms */
 	COST_KNOWN = 256,     /* samples that must be fetched before their mean cost is used */
+	LANDING_PART = 4,     /* landing memory may take so small a part of its size while no order is followed */
 };
 /* The longest that demands wait for drops; those of 512 samples take 4 ms. */
 static const uint64_t DROP_WAIT_NS = 2000000000;
 /* The longest that a reader's next turns wait until their pool is announced: 29,000 names take 0.2 to 1 s. */
 static const uint64_t HOLD_NS = 1000000000;
 
-/* Returns the bytes of memory_bytes that are for the sink: all but landing memory. */
-static uint64_t sink_bytes(const struct prefetch *p, uint64_t memory_bytes)
+/* Returns the bytes that are for the sink: all but landing memory. */
+static uint64_t sink_bytes(struct prefetch *p)
 {
-	uint64_t landing = cache_arena_size(cache_arena_of(p->cache));
-	return memory_bytes > landing + PREFETCH_MEMORY_MIN ? memory_bytes - landing : PREFETCH_MEMORY_MIN;
+	uint64_t memory = p->schedule.memory_bytes, landing = p->schedule.landing;
+	return memory > landing + PREFETCH_MEMORY_MIN ? memory - landing : PREFETCH_MEMORY_MIN;
 }
 
 /* Sets the budget.  bytes: what the sink may hold; the drops that wait count too. */
@@ -42,6 +43,36 @@ static void set_budget(struct prefetch *p, uint64_t bytes)
 	p->schedule.room = p->schedule.budget + 3 * p->schedule.drop_lag;
 }
 
+/* Says how much landing memory may take.  While no order is followed, few reads are in flight.  So it takes little, and
+ * the sink has the rest: else a dataset of 90% of the budget would not fit.  Files of several blocks are read ahead
+ * into landing memory (file_readahead.c): for a dataset of such files it keeps its size. */
+static void limit_landing(struct prefetch *p)
+{
+	const struct shard_info *info = shard_index_info(p->options.index);
+	uint64_t size = cache_arena_size(cache_arena_of(p->cache));
+	bool whole = p->schedule.followed || p->schedule.shared || info->content_bytes / SHARD_BLOCK >= info->n_files;
+	cache_limit(p->cache, whole ? size : size / LANDING_PART);
+}
+
+/* Acts on prefetch_set_memory, and on a change of what landing memory may take.  What exceeds the new budget is dropped
+ * before the next fetch.  A budget that shrank for losses stays so, and grows by itself. */
+static void take_memory(struct prefetch *p, uint64_t memory_bytes)
+{
+	struct cache_ledger_stats st;
+	limit_landing(p);
+	uint64_t landing = cache_landing(p->cache);
+	bool same = !memory_bytes && landing == p->schedule.landing;
+	p->schedule.landing = landing;
+	if (same || p->schedule.shared)
+		return;
+	if (memory_bytes)
+		p->schedule.memory_bytes = memory_bytes;
+	set_budget(p, sink_bytes(p));
+	cache_ledger_stats_get(p->ledger, &st);
+	if (!p->losses.shrunk_ns || st.budget_bytes > p->schedule.budget)
+		cache_ledger_set_budget(p->ledger, p->schedule.budget);
+}
+
 _Static_assert((int)PREFETCH_DEPTH_SMALL_MAX < (int)PREFETCH_OPS_MAX, "demands need not wait for scheduled reads");
 
 int prefetch_schedule_init(struct prefetch *p)
@@ -49,13 +80,15 @@ int prefetch_schedule_init(struct prefetch *p)
 	bool too_deep = p->options.depth > PREFETCH_DEPTH_SMALL_MAX;
 	prefetch_depth_init(&p->reading.depth, too_deep ? PREFETCH_DEPTH_SMALL_MAX : p->options.depth, p->store);
 	uint64_t landing = cache_arena_size(cache_arena_of(p->cache));
+	p->schedule.memory_bytes = p->options.memory_bytes;
+	p->schedule.landing = landing;
 	p->reading.read_max = SHARD_BLOCK;
 	if (p->store && landing / 8 > SHARD_BLOCK)
 		p->reading.read_max =
 		        landing / 8 < PREFETCH_STORE_READ_MAX ? (uint32_t)(landing / 8) : PREFETCH_STORE_READ_MAX;
 	if (!p->sink)
 		return 0;
-	uint64_t bytes = sink_bytes(p, p->options.memory_bytes);
+	uint64_t bytes = sink_bytes(p);
 	p->schedule.drop_lag = bytes / 16 < DROP_LAG_MAX ? bytes / 16 : DROP_LAG_MAX;
 	set_budget(p, bytes);
 	p->schedule.wants = calloc(PREFETCH_WANTS_MAX, sizeof(*p->schedule.wants));
@@ -66,6 +99,8 @@ int prefetch_schedule_init(struct prefetch *p)
 	        p->options.index, p->schedule.budget, p->schedule.drop_lag, p->sink->overhead_bytes, &p->ledger);
 	if (rc == 0 && p->options.resident)
 		cache_ledger_share(p->ledger, p->options.resident);
+	if (rc == 0)
+		take_memory(p, 0); /* what a predecessor left may need it */
 	return rc;
 }
 
@@ -453,19 +488,6 @@ bool prefetch_schedule_cannot_wait(const struct prefetch *p, const struct prefet
 	return read->sample != SHARD_NONE && cache_ledger_state(p->ledger, read->sample) == CACHE_COMING;
 }
 
-/* Acts on prefetch_set_memory.  What exceeds the new budget is dropped before the next fetch.  A budget that shrank for
- * losses stays so, and grows by itself. */
-static void take_memory(struct prefetch *p, uint64_t memory_bytes)
-{
-	struct cache_ledger_stats st;
-	if (!memory_bytes || p->schedule.shared)
-		return;
-	set_budget(p, sink_bytes(p, memory_bytes));
-	cache_ledger_stats_get(p->ledger, &st);
-	if (!p->losses.shrunk_ns || st.budget_bytes > p->schedule.budget)
-		cache_ledger_set_budget(p->ledger, p->schedule.budget);
-}
-
 static bool share_stream(struct prefetch *p, struct prefetch_stream *s)
 {
 	limit_window(p, s);
@@ -519,6 +541,12 @@ static bool is_away(const struct prefetch *p, struct prefetch_stream *s)
 		return false;
 	cache_timeline_epoch_of(&s->tl, place, &turn);
 	return p->schedule.all_uses - s->used_at > (turn ? (uint64_t)AWAY_WITHIN * p->schedule.n_live : AWAY_BETWEEN);
+}
+
+static bool count_followed(struct prefetch *p, struct prefetch_stream *s)
+{
+	p->schedule.followed |= s->following && !s->options.warm_up;
+	return false;
 }
 
 /* Counts live streams, and those that read ahead and are not away. */
@@ -593,6 +621,8 @@ void prefetch_schedule_news(struct prefetch *p)
 	if (!poke)
 		return;
 	come_and_go(p);
+	p->schedule.followed = false;
+	prefetch_each_stream(p, count_followed);
 	take_memory(p, memory_bytes);
 	share(p, share_bytes);
 	prefetch_lost_settle(p);
@@ -757,9 +787,9 @@ void prefetch_schedule_unannounce(struct prefetch *p, struct prefetch_stream *s,
 /* Returns whether one more scheduled read may start.  A quarter of the landing memory is left for demands. */
 static bool may_read(struct prefetch *p)
 {
-	uint64_t landing = cache_arena_size(cache_arena_of(p->cache));
 	return p->reading.inflight_ahead < p->reading.depth.depth && TAILQ_EMPTY(&p->reading.parked) &&
-	       atomic_load(&p->reading.ahead_landing) + p->reading.read_max + 2 * PREFETCH_ALIGN_MAX <= landing / 4 * 3;
+	       atomic_load(&p->reading.ahead_landing) + p->reading.read_max + 2 * PREFETCH_ALIGN_MAX <=
+	               p->schedule.landing / 4 * 3;
 }
 
 /* Returns the bytes of the turns that the window spans.  Streams that read side by side have three quarters of the

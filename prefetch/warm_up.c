@@ -115,20 +115,12 @@ void prefetch_warm_up_missed(struct prefetch *p)
 		w->stream->names_uses++; /* names that the kernel took back are announced again after some misses */
 }
 
-static bool count_followed(struct prefetch *p, struct prefetch_stream *s)
-{
-	p->warm_up.followed |= s != p->warm_up.stream && s->following;
-	return false;
-}
-
 void prefetch_warm_up_settle(struct prefetch *p)
 {
 	struct prefetch_warm_up *w = &p->warm_up;
 	if (!w->stream)
 		return;
-	w->followed = false;
-	prefetch_each_stream(p, count_followed);
-	if (w->followed || p->schedule.shared) {
+	if (p->schedule.followed || p->schedule.shared) {
 		w->missed = 0;
 		end(p);
 	} else if (!w->running && w->missed == PREFETCH_WARM_UP_MISSES) {

@@ -130,6 +130,33 @@ static void slices_keep_their_area_together(void **state)
 	cache_free(cache);
 }
 
+static void a_limit_is_kept_while_something_can_be_evicted(void **state)
+{
+	struct cache *cache;
+	struct cache_area *area;
+	struct cache_buffer *held[8];
+	(void)state;
+	assert_int_equal(cache_new(3 * CACHE_SEGMENT, &cache), 0);
+	assert_int_equal(cache_landing(cache), 3 * CACHE_SEGMENT);
+	cache_limit(cache, 1);
+	for (uint64_t key = 1; key <= 9; key++)
+		fill(cache, key, MIB);
+	assert_int_equal(cache_landing(cache), CACHE_SEGMENT);
+	assert_false(has(cache, 1));
+	for (uint64_t key = 2; key <= 9; key++)
+		held[key - 2] = cache_find(cache, key);
+	assert_int_equal(cache_area_new(cache, MIB, &area), 0);
+	assert_int_equal(cache_landing(cache), 2 * CACHE_SEGMENT);
+	cache_area_put(cache, area);
+	for (unsigned i = 0; i < 8; i++)
+		cache_put(cache, held[i]);
+	cache_limit(cache, CACHE_SEGMENT); /* memory that was used stays in use */
+	assert_int_equal(cache_landing(cache), 2 * CACHE_SEGMENT);
+	cache_limit(cache, UINT64_MAX);
+	assert_int_equal(cache_landing(cache), 3 * CACHE_SEGMENT);
+	cache_free(cache);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -138,6 +165,7 @@ int main(void)
 		cmocka_unit_test(what_is_held_stays),
 		cmocka_unit_test(a_dropped_buffer_lives_until_its_last_holder),
 		cmocka_unit_test(slices_keep_their_area_together),
+		cmocka_unit_test(a_limit_is_kept_while_something_can_be_evicted),
 	};
 	return cmocka_run_group_tests_name("cache/cache", tests, NULL, NULL);
 }

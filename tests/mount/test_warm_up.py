@@ -105,6 +105,17 @@ def test_what_is_larger_than_the_budget_is_read_to_the_last_byte(mount, dataset)
     assert now["resident_bytes"] <= (16 << 20) + (4 << 20)
 
 
+def test_a_dataset_a_little_smaller_than_the_budget_becomes_resident(mount, dataset):
+    """Pages and inodes take 53 MiB.  70 MiB hold them if landing memory takes 8 MiB, and not if it takes 24."""
+    m = mount(dataset, "view=all,layout=tree,memory=70M")
+    read(m, shuffled())
+    first = settled(m)
+    read(m, shuffled())
+    now = settled(m)
+    assert now["misses"] - first["misses"] <= taken(now)
+    assert now["evicted"] == 0
+
+
 def test_it_ends_when_an_order_is_known(mount, dataset):
     """Here the order is ddpfs's own."""
     m = mount(dataset, TREE)

@@ -333,6 +333,30 @@ static void known_end(struct known *known)
 	shard_view_free(known->view);
 }
 
+/* Some MiB more than the dataset has suffice, although landing memory may take more when an order is known. */
+static void what_fits_beside_little_landing_memory_is_read(void **state)
+{
+	(void)state;
+	struct bench b;
+	struct known known;
+	const uint64_t memory = 44 << 20, segment = 8 << 20; /* of landing memory: two, and now one */
+	uint64_t whole = 0;
+	for (uint32_t file = 0; file < N_FILES; file++)
+		whole += pages(file);
+	assert_true(whole + 2 * segment > memory);
+	bench_start(&b, memory, NULL);
+	miss(&b, ENOUGH);
+	settle(&b);
+	assert_int_equal(stats(&b).warm_up, PREFETCH_WARM_UP_DONE);
+	for (uint32_t file = 0; file < N_FILES; file++)
+		assert_true(!dataset_length(&data, file) || has(&b, file));
+	assert_true(stats(&b).budget_bytes + segment <= memory);
+	known_begin(&known, &b, SHARD_ORDER_FULL, 1 << 20);
+	assert_true(stats(&b).budget_bytes + 2 * segment <= memory);
+	known_end(&known);
+	bench_stop(&b);
+}
+
 static void never_begins_while_an_order_is_followed(void **state)
 {
 	(void)state;
@@ -744,6 +768,7 @@ int main(void)
 		cmocka_unit_test(what_was_read_already_is_not_stored),
 		cmocka_unit_test(reads_are_long),
 		cmocka_unit_test(what_readers_brought_in_is_hardly_read_again),
+		cmocka_unit_test(what_fits_beside_little_landing_memory_is_read),
 		cmocka_unit_test(never_begins_while_an_order_is_followed),
 		cmocka_unit_test(ends_when_an_order_is_known),
 		cmocka_unit_test(names_of_a_known_order_do_not_wait_for_its_own),
