@@ -39,6 +39,7 @@ struct fs_budget {
 	enum why why;
 	uint64_t bytes;
 	uint64_t free_bytes; /* what host and cgroup left */
+	uint64_t told_bytes; /* what the engine was told last; 0: nothing yet */
 };
 
 /* sharers: mounts that together hold the dataset once. */
@@ -141,13 +142,23 @@ uint64_t fs_budget_bytes(struct fs_budget *budget)
 	return budget->bytes;
 }
 
+/* Returns what the names take of the budget, besides those that the engine counts. Under the lock. */
+static uint64_t names_bytes(const struct fs_budget *budget)
+{
+	uint64_t landing = prefetch_landing(budget->server->prefetch);
+	uint64_t rest = budget->bytes > landing ? budget->bytes - landing : 0;
+	return fs_directory_names_reserve(budget->server->names, rest);
+}
+
 void fs_budget_apply(struct fs_budget *budget)
 {
 	/* Main and the lister call this. Under the lock, the latest budget is the last that the engine hears of. */
 	lock_for_scope(&budget->lock);
-	uint64_t names = fs_directory_names_reserve(budget->server->names, budget->bytes);
-	uint64_t left = budget->bytes - names;
-	prefetch_set_memory(budget->server->prefetch, left > PREFETCH_MEMORY_MIN ? left : PREFETCH_MEMORY_MIN);
+	uint64_t left = budget->bytes - names_bytes(budget);
+	left = left > PREFETCH_MEMORY_MIN ? left : PREFETCH_MEMORY_MIN;
+	if (left != budget->told_bytes)
+		prefetch_set_memory(budget->server->prefetch, left);
+	budget->told_bytes = left;
 }
 
 /* The mount is in use while anything is opened, listed or read. */
@@ -191,13 +202,12 @@ int fs_budget_check(struct fs_budget *budget)
 		budget->sockets = sockets;
 		if (engine.shared && !budget->claims[0].fixed)
 			budget->claims[0].want_bytes = want_bytes(server, budget->servers);
-		work_out(budget, engine.resident_bytes + fs_directory_names_reserve(server->names, budget->bytes));
+		work_out(budget, engine.resident_bytes + names_bytes(budget));
 		bytes = budget->bytes;
 	}
-	if (bytes != before) {
-		fs_budget_apply(budget);
+	fs_budget_apply(budget); /* landing memory may take more now, or less */
+	if (bytes != before)
 		log_change(budget, before);
-	}
 	if (news)
 		fs_channel_say(server->channel->channel, FS_CHANNEL_GREET, 0, NULL);
 	return FS_BUDGET_CHECK_MS;

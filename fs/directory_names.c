@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,8 +34,9 @@ struct fs_directory_names {
 	uint32_t *looked_up; /* names of each directory that were looked up one by one */
 	bool listing;        /* a directory is being listed: */
 	struct directory dir;
-	uint64_t offset; /* where its listing goes on */
-	uint32_t others; /* look-ups in other directories since one in this */
+	uint64_t offset;             /* where its listing goes on */
+	uint32_t others;             /* look-ups in other directories since one in this */
+	_Atomic uint64_t page_bytes; /* pages of a file, the mean; 0: not looked at yet; no lock */
 };
 
 enum {
@@ -42,7 +44,7 @@ enum {
 	NAMES_MIN = 8,           /* of a directory: with fewer, opening it costs more than the look-ups */
 	OTHERS_MAX = 16384,      /* a listing that nobody needs any more ends after so many */
 	WINDOW_BYTES = 32 << 20, /* pages of a window: the workers of a loader are 4,096 small files apart */
-	LOOKS = 64,              /* files of a directory that are looked for in an order: 6 us to 60 us */
+	LOOKS = 64,              /* files of a directory, or of all, that are looked at: 6 us to 60 us */
 };
 static const uint32_t NEVER = UINT32_MAX;
 
@@ -160,15 +162,20 @@ static void end(struct fs_directory_names *names, bool whole)
 	}
 }
 
-/* Whether an order has a tenth of a directory's files or more. Some of them are looked for, spread by the golden ratio:
- * a rank may have each 16th file, and at equal distances they could be all of these or none. */
+/* Returns a number below n that differs for each i below @looks (LOOKS at most). If not all are looked at, they are
+ * spread by the golden ratio: a rank may have each 16th file, and at equal distances they could be all of these or
+ * none. */
+static uint32_t look(uint32_t i, uint32_t looks, uint32_t n)
+{
+	return looks < LOOKS ? i : (uint32_t)((i * UINT32_C(0x9e3779b9) * (uint64_t)n) >> 32);
+}
+
+/* Whether an order has a tenth of a directory's files or more. Some of them are looked for. */
 static bool has_many(const struct directory *dir, bool (*has)(const void *user, uint32_t file), const void *user)
 {
 	uint32_t looks = dir->n_names < LOOKS ? dir->n_names : LOOKS, found = 0;
-	for (uint32_t i = 0; i < looks; i++) {
-		uint32_t at = looks < LOOKS ? i : (uint32_t)((i * UINT32_C(0x9e3779b9) * (uint64_t)dir->n_names) >> 32);
-		found += has(user, dir->first_file + at);
-	}
+	for (uint32_t i = 0; i < looks; i++)
+		found += has(user, dir->first_file + look(i, looks, dir->n_names));
 	return found * WORTH_IT >= looks;
 }
 
@@ -292,6 +299,25 @@ uint64_t fs_directory_names_most(uint64_t memory_bytes)
 	return left < most ? left : most;
 }
 
+/* Returns the mean bytes of a file's pages. What the last page of each has beyond its end is looked up for some. */
+static uint64_t mean_pages(struct fs_directory_names *names)
+{
+	const struct shard_info *info = shard_index_info(names->index);
+	uint32_t looks = info->n_files < LOOKS ? info->n_files : LOOKS;
+	uint64_t mean = atomic_load_explicit(&names->page_bytes, memory_order_relaxed), more = 0;
+	if (mean || !looks)
+		return mean;
+	for (uint32_t i = 0; i < looks; i++) {
+		struct shard_place f;
+		if (shard_index_place(names->index, look(i, looks, info->n_files), &f) == 0)
+			more += -f.length & (CACHE_PAGE - 1);
+	}
+	mean = info->content_bytes / info->n_files + more / looks;
+	mean = mean < CACHE_PAGE ? CACHE_PAGE : mean;
+	atomic_store_explicit(&names->page_bytes, mean, memory_order_relaxed);
+	return mean;
+}
+
 /* N files of P bytes of pages and O of names; L is O times the listed names; R files are in memory.  These count their
  * own names, so L x (1 - R / N) is left, and R x (P + O) + L x (1 - R / N) = memory. */
 uint64_t fs_directory_names_reserve(struct fs_directory_names *names, uint64_t memory_bytes)
@@ -300,10 +326,7 @@ uint64_t fs_directory_names_reserve(struct fs_directory_names *names, uint64_t m
 	double n = info->n_files, listed = (double)fs_directory_names_bytes(names);
 	if (listed == 0 || n == 0)
 		return 0;
-	double page = (double)info->content_bytes / n + CACHE_PAGE / 2.0;
-	if (page < CACHE_PAGE)
-		page = CACHE_PAGE;
-	double part = listed / (n * FS_FILE_OVERHEAD_BYTES);
+	double page = (double)mean_pages(names), part = listed / (n * FS_FILE_OVERHEAD_BYTES);
 	double left = (double)memory_bytes > listed ? (double)memory_bytes - listed : 0;
 	double resident = left / (page + FS_FILE_OVERHEAD_BYTES * (1 - part));
 	uint64_t reserve = resident < n ? (uint64_t)(listed * (1 - resident / n)) : 0;

@@ -67,8 +67,9 @@ void fs_directory_names_failed(struct fs_directory_names *names, uint32_t dir);
  * (fs/listing_picks.h). */
 void fs_directory_names_came(struct fs_directory_names *names, uint32_t file);
 
-/* Returns how many bytes of a budget of @memory_bytes the names take that nothing else counts. A file in memory counts
- * its own name, so these are the names of the other files. It is assumed that each file is as likely in memory. */
+/* Returns how many of @memory_bytes, which are for pages and names, the names take that nothing else counts. A file in
+ * memory counts its own name, so these are the names of the other files. It is assumed that each file is as likely in
+ * memory. */
 uint64_t fs_directory_names_reserve(struct fs_directory_names *names, uint64_t memory_bytes);
 
 /* Returns how many bytes the names of all listed directories take, FS_FILE_OVERHEAD_BYTES each. */

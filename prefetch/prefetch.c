@@ -414,6 +414,11 @@ void prefetch_looked(struct prefetch *p, uint32_t number, uint64_t at, bool ther
 	atomic_fetch_add_explicit(&p->look_answers, 1, memory_order_relaxed);
 }
 
+uint64_t prefetch_landing(struct prefetch *p)
+{
+	return cache_landing(p->cache);
+}
+
 void prefetch_set_memory(struct prefetch *p, uint64_t memory_bytes)
 {
 	prefetch_lock_for_scope(p);

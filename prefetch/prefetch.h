@@ -73,6 +73,8 @@ int prefetch_new(const struct prefetch_options *options, struct base_err *err, s
 /* Returns the bytes of landing memory of an engine with this budget: a quarter of it, 8 to 64 MiB.  The rest is for
  * what the sink holds.  While no order is followed, landing memory takes a quarter of that, and the sink has more. */
 uint64_t prefetch_landing_bytes(uint64_t memory_bytes);
+/* Returns the bytes that landing memory may take now. */
+uint64_t prefetch_landing(struct prefetch *prefetch);
 
 /* Cancels queued demands (their done gets -ECANCELED), waits for reads in flight, and ends the threads.  All streams
  * must have been freed.  NULL is fine. */

@@ -353,6 +353,24 @@ static void names_take_what_their_files_do_not_count(void **state)
 	shard_index_close(index);
 }
 
+/* Their last pages are full: where all fit, names take nothing besides them. */
+static void files_of_whole_pages_leave_no_room_unused(void **state)
+{
+	enum { MANY = 400, LENGTH = 8192 };
+	(void)state;
+	struct shard_index *index = dataset_open_sized(MANY, DIRS, LENGTH);
+	struct fs_directory_names *names;
+	uint64_t all = (uint64_t)MANY * FS_FILE_OVERHEAD_BYTES;
+	names = make(index, all);
+	for (uint32_t file = 0; file < MANY; file++)
+		need(names, file, true);
+	assert_int_equal(fs_directory_names_bytes(names), all);
+	assert_int_equal(fs_directory_names_reserve(names, all + MANY * LENGTH), 0);
+	assert_in_range(fs_directory_names_reserve(names, all + MANY * LENGTH / 2), all / 2 - MANY, all / 2 + MANY);
+	fs_directory_names_free(names);
+	shard_index_close(index);
+}
+
 /* The engine takes landing memory and its least, whatever it is told to leave. */
 static void names_leave_the_engine_a_window(void **state)
 {
@@ -384,6 +402,7 @@ int main(void)
 		cmocka_unit_test(dropped_files_get_their_attributes_by_one_listing),
 		cmocka_unit_test(a_successor_knows_what_its_predecessor_listed),
 		cmocka_unit_test(names_take_what_their_files_do_not_count),
+		cmocka_unit_test(files_of_whole_pages_leave_no_room_unused),
 		cmocka_unit_test(names_leave_the_engine_a_window),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
