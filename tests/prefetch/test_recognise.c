@@ -728,8 +728,8 @@ static void a_generator_of_its_own_is_followed(void **state)
 /* Seeds away from where a scan begins, and a seed behind the 10,000 that are tried first: it should take a moment, but
  * under a sanitizer each seed takes a hundred times as long. */
 enum {
-	FAR = BASE_SANITIZED ? 200000 : 20000000,
-	SOON = BASE_SANITIZED ? 20000 : 2000000,
+	FAR = BASE_SANITIZED ? 200000 : 5000000,
+	SOON = BASE_SANITIZED ? 20000 : 500000,
 	UNLIKELY = BASE_SANITIZED ? 10500 : 25000,
 };
 
@@ -2131,6 +2131,7 @@ static void all_seeds_are_scanned_by_threads(void **state)
 	struct prefetch_recognise *r;
 	struct prefetch_recognise_options options = { .index = dataset,
 		.seed_max = UNLIKELY + 500,
+		.shuffle_max = 100,
 		.popular_words = 1,
 		.search_burst_ns = UINT64_C(100000000000),
 		.search_permille = 1000,
