@@ -260,7 +260,7 @@ static void each_family_is_recognised_however_it_is_dealt(void **state)
 	static const uint32_t seeds[] = { 0, 42, 1337 + 7, 2500 };
 	char text[256];
 	(void)state;
-	for (unsigned i = 0; i < FAMILIES * DEALS * 4; i++) {
+	for (unsigned i = 0; i < FAMILIES * DEALS * 4; i += EACH(7)) {
 		unsigned f = i % FAMILIES;
 		enum deal deal = i / FAMILIES % DEALS;
 		uint32_t seed = seeds[i / FAMILIES / DEALS], world = deal == ALL ? 1 : deal == PARTS_ALL ? 4 : 8;
@@ -507,7 +507,7 @@ static void large_seeds_are_recognised(void **state)
 	static const uint32_t seeds[] = { 12345, 60000, 999999 };
 	unsigned n_seeds = getenv("DDPFS_RECOGNISE_LONG") ? 3 : 2;
 	(void)state;
-	for (unsigned i = 0; i < (FAMILIES - 1) * n_seeds; i++) {
+	for (unsigned i = 0; i < (FAMILIES - 1) * n_seeds; i += EACH(3)) {
 		unsigned f = i % (FAMILIES - 1);
 		uint32_t seed = seeds[i / (FAMILIES - 1)];
 		struct prefetch_recognise *r = new_recognise(n_seeds == 3 ? 1000000 : 60000);
@@ -858,7 +858,7 @@ static void an_epoch_is_found_behind_opens_of_others(void **state)
 	static const uint32_t befores[] = { 96, 192, 600 };
 	uint64_t random = random_seed(2);
 	(void)state;
-	for (unsigned i = 0; i < FAMILIES * 3; i++) {
+	for (unsigned i = 0; i < FAMILIES * 3; i += EACH(4)) {
 		unsigned f = i % FAMILIES;
 		uint32_t before = befores[i / FAMILIES];
 		uint32_t first = opens_behind_strangers(f, 42, before, &random);
