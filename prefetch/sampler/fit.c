@@ -30,9 +30,9 @@ struct part {
 
 enum { PART_STRIDE_MAX = PREFETCH_FIT_WORLD_MAX, RESIDUE_SHARE = 8 };
 
-static bool in_part(const struct part *part, uint64_t position)
+/* residue: of a position, modulo the world. */
+static bool in_part(const struct part *part, uint32_t residue)
 {
-	uint64_t residue = position % part->world;
 	return residue >= part->first && residue - part->first < part->ranks;
 }
 
@@ -75,17 +75,23 @@ static double surprise_of(double a, double s, double seen, double n)
 	return ln < 0 ? -ln : 0;
 }
 
+/* Returns what prefetch_fit_surprise() does not exceed, because ln x <= x - 1.  Most windows end here. */
+static double at_most(double a, double s, const struct prefetch_fit_input *in)
+{
+	return a * (a * (double)in->size / (s * in->seen) - 1);
+}
+
 /* Finds the best window of a part.  It may leave out a share of the hits at either end, where late or early workers and
  * other readers open files. */
-static void try_part(
-        const struct prefetch_fit_input *in, const struct hit *hits, const struct part *part, struct prefetch_fit *best)
+static void try_part(const struct prefetch_fit_input *in, const struct hit *hits, const uint32_t *residues,
+        const struct part *part, struct prefetch_fit *best)
 {
 	static const unsigned char cut[][2] = { { 0, 0 }, { 0, 10 }, { 0, 25 }, { 0, 50 }, { 10, 10 }, { 25, 25 } };
 	uint64_t inside[PREFETCH_FIT_MAX];
 	uint32_t n = 0;
 	double charge = log(part->world) * 1.5 + (in->anywhere ? log((double)in->size) : 0);
 	for (uint32_t i = 0; i < in->n; i++) {
-		if (in_part(part, hits[i].position))
+		if (in_part(part, residues[i]))
 			inside[n++] = hits[i].position;
 	}
 	for (unsigned c = 0; c < (in->anywhere ? 6 : 4); c++) {
@@ -94,6 +100,8 @@ static void try_part(
 			continue;
 		uint64_t low = in->anywhere ? inside[from] : 0, high = inside[to - 1] + 1;
 		uint64_t cells = cells_below(part, high) - cells_below(part, low);
+		if (in->size > FEW_FILES && at_most(to - from, (double)cells, in) - charge <= best->score)
+			continue;
 		double score = surprise_of(to - from, (double)cells, in->seen, (double)in->size) - charge;
 		if (score <= best->score)
 			continue;
@@ -123,19 +131,29 @@ static bool steady(const uint16_t *early, const uint16_t *late, const struct par
 	return both * 4 >= part->ranks * 3;
 }
 
+/* residues: of the hits, modulo the world. */
+static void get_residues(const struct hit *hits, uint32_t n, uint32_t world, uint32_t residues[PREFETCH_FIT_MAX])
+{
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t position = hits[i].position; /* to divide 32 bits takes half as long */
+		residues[i] = position <= UINT32_MAX ? (uint32_t)position % world : (uint32_t)(position % world);
+	}
+}
+
 /* Tries all parts of one world. */
 static void try_world(
         const struct prefetch_fit_input *in, const struct hit *hits, uint32_t world, struct prefetch_fit *best)
 {
 	uint16_t early[PREFETCH_FIT_WORLD_MAX], late[PREFETCH_FIT_WORLD_MAX];
+	uint32_t residues[PREFETCH_FIT_MAX];
+	get_residues(hits, in->n, world, residues);
 	memset(early, 0, world * sizeof(*early));
 	memset(late, 0, world * sizeof(*late));
 	for (uint32_t i = 0; i < in->n; i++) {
-		uint32_t residue = (uint32_t)(hits[i].position % world);
 		if (hits[i].late)
-			late[residue]++;
+			late[residues[i]]++;
 		else
-			early[residue]++;
+			early[residues[i]]++;
 	}
 	for (uint32_t ranks = 1; ranks <= world; ranks++) {
 		if (world % ranks != 0 || (ranks == world && world > 1))
@@ -149,7 +167,7 @@ static void try_world(
 			        surprise_of(sum, sum, in->seen, (double)in->size) <= best->score ||
 			        !steady(early, late, &part))
 				continue;
-			try_part(in, hits, &part, best);
+			try_part(in, hits, residues, &part, best);
 		}
 	}
 }
@@ -164,14 +182,17 @@ static void sort_hits(const struct prefetch_fit_input *in, struct hit hits[PREFE
 bool prefetch_fit(const struct prefetch_fit_input *in, struct prefetch_fit *ret_fit)
 {
 	struct hit hits[PREFETCH_FIT_MAX];
-	struct prefetch_fit best = { .score = 0 };
+	/* A score of `least` counts, too. */
+	struct prefetch_fit best = { .score = in->least > 0 ? nextafter(in->least, 0) : 0 };
 	assert(in->n <= PREFETCH_FIT_MAX && in->world_max <= PREFETCH_FIT_WORLD_MAX);
 	if (in->n < PREFETCH_FIT_HITS_MIN || in->seen >= in->size)
 		return false;
 	sort_hits(in, hits);
-	for (uint32_t world = 1; world <= in->world_max; world++)
-		try_world(in, hits, world, &best);
-	if (best.score <= 0)
+	for (uint32_t world = 1; world <= in->world_max; world++) {
+		if (in->only == 0 || world == 1 || world == in->only)
+			try_world(in, hits, world, &best);
+	}
+	if (best.hits == 0)
 		return false;
 	*ret_fit = best;
 	return true;
@@ -252,11 +273,13 @@ bool prefetch_fit_part(
 	struct hit hits[PREFETCH_FIT_MAX];
 	struct prefetch_fit best = { .score = 0 };
 	struct part one = { .world = part->world, .first = part->first, .ranks = part->ranks };
+	uint32_t residues[PREFETCH_FIT_MAX];
 	assert(in->n <= PREFETCH_FIT_MAX);
 	if (in->n < PREFETCH_FIT_HITS_MIN || in->seen >= in->size)
 		return false;
 	sort_hits(in, hits);
-	try_part(in, hits, &one, &best);
+	get_residues(hits, in->n, one.world, residues);
+	try_part(in, hits, residues, &one, &best);
 	if (best.score <= 0)
 		return false;
 	*ret_fit = best;

@@ -54,12 +54,15 @@ struct prefetch_fit_input {
 	uint32_t seen;             /* files of the list that were opened, at least n */
 	bool anywhere;             /* the window may start anywhere, not only at position 0 */
 	uint32_t world_max;        /* 1 .. PREFETCH_FIT_WORLD_MAX */
+	uint32_t only;             /* if not 0: of these worlds only 1 and this one are tried */
+	double least;              /* fits count from this score on: to see that there is none takes less time */
 };
 
 /* Returns s * KL(a/s || q): the nats against a or more of s by chance.  0 if a/s <= q. */
 double prefetch_fit_surprise(double a, double s, double q);
 
-/* Finds the part with the best score.  Returns false if no part has PREFETCH_FIT_HITS_MIN hits and a score above 0. */
+/* Finds the part with the best score.  Returns false if no part has PREFETCH_FIT_HITS_MIN hits and a score above 0, of
+ * `least` or more. */
 bool prefetch_fit(const struct prefetch_fit_input *input, struct prefetch_fit *ret_fit);
 
 /* Which positions are read, found from the order in which they come.

@@ -59,9 +59,9 @@ static bool fits(const struct search *s, const struct target *target, struct pre
 		.size = target->n,
 		.seen = target->n_seen,
 		.world_max = WORLD_MAX,
+		.least = PREFETCH_FIT_SURE,
 	};
-	return has_most(s, target) && prefetch_fit(&input, ret_fit) && ret_fit->score >= PREFETCH_FIT_SURE &&
-	       ret_fit->hits * 8 >= target->n_seen * 7;
+	return has_most(s, target) && prefetch_fit(&input, ret_fit) && ret_fit->hits * 8 >= target->n_seen * 7;
 }
 
 static bool is_within(const struct target *target, const struct prefetch_fit *fit, uint32_t share)
