@@ -11,7 +11,9 @@
 
 enum {
 	TOUCHED_MAX = 8192, /* cells that got an opened file: 512 files move about ln(n) times each */
-	SMALL = 8,          /* a small gap is a mean gap / SMALL at most */
+	SMALL = 8,          /* a small gap is a mean gap / SMALL at most, so a mean gap of fewer steps tells nothing */
+	TEST_FILES = 16,    /* a mean gap has about so many steps at least, if enough files were opened */
+	TESTED_MIN = 64,    /* opened files that are tested at least, if there are so many */
 	QUIET = 48,         /* words that are looked at together; a block has a multiple of these */
 };
 
@@ -32,10 +34,10 @@ static const struct limits {
 static const float SHARED_NATS = -0.693F, SHARED_NATS_EACH = 0.5F;
 
 struct prefetch_trace {
-	uint32_t room, n, n_opened;
+	uint32_t room, n, n_opened, n_tested;
 	uint32_t cells[PREFETCH_TRACE_OPENED_MAX];
-	/* One bit for each cell: it holds an opened file; between calls those of `cells` are set.  Bits up to the next
-	 * power of two are there, too, and 0. */
+	/* One bit for each cell: it holds one of the first n_tested opened files; between calls those of `cells` are
+	 * set.  Bits up to the next power of two are there, too, and 0. */
 	uint64_t *bits;
 	uint16_t *ids; /* a cell each: number of the opened file + 1; all 0 between calls */
 	uint32_t touched[TOUCHED_MAX], n_touched;
@@ -82,15 +84,16 @@ uint32_t prefetch_trace_room(const struct prefetch_trace *t)
 void prefetch_trace_set(struct prefetch_trace *t, uint32_t n, const uint32_t *cells, uint32_t n_opened)
 {
 	assert(n >= 2 && n <= t->room && n_opened > 0 && n_opened <= PREFETCH_TRACE_OPENED_MAX);
-	for (uint32_t i = 0; i < t->n_opened; i++)
+	for (uint32_t i = 0; i < t->n_tested; i++)
 		bit_clear(t->bits, t->cells[i]);
+	uint32_t most = n / TEST_FILES > TESTED_MIN ? n / TEST_FILES : TESTED_MIN;
 	t->n = n;
 	t->n_opened = n_opened;
-	t->per_step = (float)n_opened / (float)n;
-	for (uint32_t i = 0; i < n_opened; i++) {
-		t->cells[i] = cells[i];
+	t->n_tested = n_opened < most ? n_opened : most;
+	t->per_step = (float)t->n_tested / (float)n;
+	memcpy(t->cells, cells, n_opened * sizeof(*cells));
+	for (uint32_t i = 0; i < t->n_tested; i++)
 		bit_set(t->bits, cells[i]);
-	}
 }
 
 /* An opened file has become final at this step.  False: the seed is decided. */
@@ -297,7 +300,7 @@ static uint32_t steps_of(struct prefetch_trace *t, enum prefetch_shuffle_kind ki
 
 bool prefetch_trace_is_short(const struct prefetch_trace *t)
 {
-	return t->n < PREFETCH_TRACE_SHORT * t->n_opened;
+	return t->n < SMALL * t->n_tested;
 }
 
 bool prefetch_trace_try(struct prefetch_trace *t, enum prefetch_shuffle_kind kind, uint64_t seed,
@@ -313,7 +316,7 @@ bool prefetch_trace_try(struct prefetch_trace *t, enum prefetch_shuffle_kind kin
 	*steps += steps_of(t, kind);
 	for (uint32_t i = 0; i < t->n_touched; i++)
 		bit_clear(t->bits, t->touched[i]);
-	for (uint32_t i = 0; i < t->n_opened; i++)
+	for (uint32_t i = 0; i < t->n_tested; i++)
 		bit_set(t->bits, t->cells[i]);
 	return t->nats > limits[test].wrong;
 }

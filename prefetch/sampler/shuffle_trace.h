@@ -16,6 +16,9 @@
  *   A quick test gives up a seed after one gap, in most cases, which are 1,400 steps.  Then a single open of another
  *   reader that becomes final early hides the right seed, so seeds are tried quickly first, and then again.
  *
+ *   Of a list with few files for each open only the first opens are tested, one for 16 files, but 64 at least.  If the
+ *   gaps were smaller, right and wrong seeds would look alike.
+ *
  *   A shared test finds two jobs side by side.  Half of the opens are the other job's, and become final anywhere.  So
  *   under the right seed one becomes final half as often as under a wrong one.  That takes about 26 gaps to see.
  *
@@ -30,10 +33,7 @@
 
 struct prefetch_trace; /* opaque */
 
-enum {
-	PREFETCH_TRACE_OPENED_MAX = 512,
-	PREFETCH_TRACE_SHORT = 16 /* files an open: in a shorter list, gaps of a wrong seed are small, too */
-};
+enum { PREFETCH_TRACE_OPENED_MAX = 512 };
 
 /* Makes a trace for lists of `n` files at most.  It takes about 2 bytes a file.  seeded: outlives the trace; traces of
  * the same thread share it; NULL if no seed is tried.  Returns 0 or -ENOMEM. */
@@ -47,7 +47,8 @@ void prefetch_trace_set(struct prefetch_trace *trace, uint32_t n, const uint32_t
 
 enum prefetch_trace_test { PREFETCH_TRACE_PATIENT, PREFETCH_TRACE_QUICK, PREFETCH_TRACE_SHARED, PREFETCH_TRACE_TESTS };
 
-/* Whether the list is so short that no seed is tested: prefetch_trace_try() returns true for each. */
+/* Whether the list is so short that no seed is tested: prefetch_trace_try() returns true for each.  No list of 512
+ * files or more is. */
 bool prefetch_trace_is_short(const struct prefetch_trace *trace);
 
 /* Returns whether this seed can be the right one.  kind: TORCH, NUMPY, NUMPY_RNG or PYTHON (which does for SAMPLE).

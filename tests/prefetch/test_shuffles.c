@@ -179,6 +179,33 @@ static void a_trace_keeps_the_right_seed(void **state)
 	prefetch_trace_free(trace);
 }
 
+/* Of a list of few files for each open the first opens are tested, so that a wrong seed shows there, too. */
+static void a_trace_tells_seeds_of_short_lists_apart(void **state)
+{
+	static const uint32_t sizes[] = { 512, 1000, 3000 };
+	enum { SEEDS = 100 };
+	struct prefetch_trace *trace;
+	static struct prefetch_seeded seeded;
+	uint64_t steps = 0;
+	(void)state;
+	assert_int_equal(prefetch_trace_new(N, &seeded, &trace), 0);
+	for (unsigned i = 0; i < 3 * (PREFETCH_SHUFFLE_PYTHON + 1); i++) {
+		enum prefetch_shuffle_kind kind = i / 3;
+		uint32_t n = sizes[i % 3], opened = n / 2 < 512 ? n / 2 : 512, passed = 0;
+		for (uint64_t seed = 0; seed < SEEDS; seed++) {
+			whole(n, &(struct prefetch_shuffle){ .kind = kind, .seed = seed }, order);
+			prefetch_trace_set(trace, n, order, opened);
+			if (!prefetch_trace_try(trace, kind, seed, PREFETCH_TRACE_PATIENT, &steps) ||
+			        !prefetch_trace_try(trace, kind, seed, PREFETCH_TRACE_QUICK, &steps))
+				fail_msg("kind %u, %u files: seed %lu is lost", kind, n, (unsigned long)seed);
+			passed += prefetch_trace_try(trace, kind, seed + SEEDS, PREFETCH_TRACE_PATIENT, &steps);
+		}
+		if (passed > SEEDS / 20)
+			fail_msg("kind %u, %u files: %u wrong seeds pass", kind, n, passed);
+	}
+	prefetch_trace_free(trace);
+}
+
 /* ---- recognition ---- */
 
 /* DDPFS_RANDOM_SEED=1 and so on make other random numbers. */
@@ -960,6 +987,7 @@ int main(void)
 		cmocka_unit_test(permutations_in_slices_are_whole_ones),
 		cmocka_unit_test(a_trace_puts_files_where_the_shuffle_puts_them),
 		cmocka_unit_test(a_trace_keeps_the_right_seed),
+		cmocka_unit_test(a_trace_tells_seeds_of_short_lists_apart),
 		cmocka_unit_test(each_family_is_recognised_however_it_is_dealt),
 		cmocka_unit_test(epochs_are_followed_however_they_follow),
 		cmocka_unit_test(a_ranks_own_part_is_recognised),
