@@ -462,34 +462,34 @@ static void next_likely(struct prefetch_recognise *r)
 {
 	struct likely *l = &r->likely;
 	l->running = false;
-	if (l->due) {
-		prefetch_search_seeds(r, SEEDS_LIKELY);
-		l->far = l->far_due;
-	}
+	if (l->due)
+		prefetch_search_seeds(r, SEEDS_LIKELY, l->far_due);
 	l->due = l->far_due = false;
 }
 
-/* Tries likely seeds. */
-static int step_likely(struct prefetch_recognise *r)
+/* The likely seeds were tried in vain. */
+static int give_up_likely(struct prefetch_recognise *r)
 {
 	struct likely *l = &r->likely;
-	int rc;
-	switch (prefetch_seeds_step(&l->seeds)) {
-	case SEEDS_MORE:
-		return 1;
-	case SEEDS_FOUND:
-		if (may_be_a_buffer(l))
-			break;
-		rc = prefetch_search_accept(r, &l->seeds.match);
-		return rc < 0 ? rc : 1;
-	case SEEDS_NONE:
-		break;
-	}
 	if (l->far && l->buffer.list)
 		return prefetch_shuffle_buffer_accept(r, &l->buffer);
 	r->in_vain |= l->far;
-	rc = l->middle ? 0 : prefetch_background_begin(r, l->far);
+	int rc = l->middle ? 0 : prefetch_background_begin(r, l->far);
 	next_likely(r);
+	return rc < 0 ? rc : 1;
+}
+
+/* Tries likely seeds.  What may be a shuffle buffer does not wait for all of them. */
+static int step_likely(struct prefetch_recognise *r)
+{
+	struct likely *l = &r->likely;
+	bool skip = prefetch_seeds_spare(&l->seeds) && (l->buffer.list || !may_try(r, true));
+	enum seeds_result result = skip ? prefetch_seeds_skip(&l->seeds) : prefetch_seeds_step(&l->seeds);
+	if (result == SEEDS_MORE)
+		return 1;
+	if (result == SEEDS_NONE || may_be_a_buffer(l))
+		return give_up_likely(r);
+	int rc = prefetch_search_accept(r, &l->seeds.match);
 	return rc < 0 ? rc : 1;
 }
 

@@ -150,6 +150,7 @@ struct family {
 	bool traced;       /* by prefetch_trace_try(): another library's shuffle, or torch's in contiguous parts */
 	bool quick, again; /* traced: by the quick test; not by it, after it has found nothing */
 	bool shared;       /* traced: half of the opens may be another job's */
+	bool spare;        /* of the likely ones: left out if less than the reserve of the budget is left */
 	uint32_t skip;     /* words drawn before the permutation */
 	uint32_t draws;    /* RANDOM: how many seeds to try that are drawn after each manual seed */
 	uint32_t outputs;  /* that the filter checks; above PREFETCH_FILTER_WORDS: computed exactly, seed by seed */
@@ -234,8 +235,9 @@ struct buffer_match {
 /* A look at the ring: all hypotheses that cost little. */
 struct search {
 	bool running;
-	bool all;  /* afterwards all seeds are tried, not only the likely ones */
-	bool tail; /* a look at the tail: only for seeds */
+	bool all;   /* afterwards all seeds are tried, not only the likely ones */
+	bool tail;  /* a look at the tail: only for seeds */
+	bool hasty; /* of few opens, and another one follows soon */
 	enum search_phase phase;
 	const struct target *sorted; /* the list that a sorted reader fits best so far, or NULL */
 	struct prefetch_fit sorted_fit;
@@ -269,6 +271,7 @@ struct likely {
 	bool tail;                  /* of a look at the tail */
 	bool middle;                /* of that, or of a ring that began in the middle of an epoch */
 	bool due;                   /* another look came meanwhile: its likely seeds come next */
+	bool hasty;                 /* of a hasty look: those of a later look take their place */
 	bool far, far_due;          /* all seeds come after these; after those that are due */
 	struct buffer_match buffer; /* of the pass's first look that found one; taken if these seeds are in vain */
 	struct buffer_match also;   /* explains the opens of these seeds, too */
@@ -397,8 +400,8 @@ void prefetch_search_done(struct search *search);
 /* Returns whether there are enough new opens in the ring for a look. */
 bool prefetch_search_due(const struct prefetch_recognise *r);
 
-/* Tries the likely seeds of the last look.  cost: FIRST or LIKELY. */
-void prefetch_search_seeds(struct prefetch_recognise *r, enum seeds_cost cost);
+/* Tries the likely seeds of the last look.  cost: FIRST or LIKELY.  far: all seeds come after these. */
+void prefetch_search_seeds(struct prefetch_recognise *r, enum seeds_cost cost, bool far);
 
 /* Begins a look at the ring.  Returns 0. */
 int prefetch_search_begin(struct prefetch_recognise *r);
@@ -446,6 +449,11 @@ struct seeds_place prefetch_seeds_place(const struct seeds *seeds);
 enum seeds_result { SEEDS_NONE, SEEDS_MORE, SEEDS_FOUND };
 /* Tries one slice of seeds.  NONE: all were tried in vain; MORE: call again; FOUND: seeds->match has it. */
 enum seeds_result prefetch_seeds_step(struct seeds *seeds);
+
+/* Returns whether the seeds that are next are `spare`. */
+bool prefetch_seeds_spare(const struct seeds *seeds);
+/* Leaves out the rest of the family.  Returns as prefetch_seeds_step(), but not FOUND. */
+enum seeds_result prefetch_seeds_skip(struct seeds *seeds);
 
 /* Compares the exact prefix of the permutation (source, mt) with `target`.  Returns true if it explains the target's
  * opens.  Lists of the same size share the permutation, and may agree in most places: *ret_match has the one that it

@@ -603,6 +603,7 @@ int prefetch_search_begin(struct prefetch_recognise *r)
 	 * out, so the first look takes only the first opens. */
 	if (r->looked < FIRST_LOOK && r->n_ring >= FIRST_SLACK)
 		s->n_ring = FIRST_LOOK;
+	s->hasty = s->n_ring < FIRST_LOOK && !r->pressing;
 	passes_level(r, r->looked, s->n_ring, &s->all);
 	if (s->n_ring <= TAIL)
 		r->tail.since = r->n_ring - s->n_ring; /* this look is one at the tail, too */
@@ -631,7 +632,7 @@ void prefetch_search_tail_begin(struct prefetch_recognise *r)
 	s->files = s->tail_files;
 	s->n_ring = TAIL;
 	s->tail = true;
-	s->all = false;
+	s->hasty = s->all = false;
 	r->tail.since = 0;
 	r->tail.looks++;
 	r->looks++;
@@ -655,14 +656,16 @@ static int step_own(struct prefetch_recognise *r)
 	return rc;
 }
 
-void prefetch_search_seeds(struct prefetch_recognise *r, enum seeds_cost cost)
+void prefetch_search_seeds(struct prefetch_recognise *r, enum seeds_cost cost, bool far)
 {
 	struct search *s = &r->search;
 	struct likely *l = &r->likely;
+	l->far = far;
 	prefetch_seeds_begin(r, cost, s->targets, s->n_targets, NULL, &l->seeds);
 	prefetch_seeds_add_traced(&l->seeds, &s->targets[s->n_targets], s->n_traced);
 	l->also = s->buffer;
 	l->opens = s->n_ring;
+	l->hasty = s->hasty;
 	l->tail = s->tail;
 	l->middle = s->tail || r->rolling;
 	l->running = true;
@@ -677,14 +680,13 @@ static int end_look(struct prefetch_recognise *r)
 	if (s->n_targets == 0)
 		return 0;
 	if (s->tail) {
-		prefetch_search_seeds(r, r->tail.looks % TAIL_NEAR == 0 ? SEEDS_LIKELY : SEEDS_FIRST);
-		l->far = false;
-	} else if (l->running) {
+		prefetch_search_seeds(r, r->tail.looks % TAIL_NEAR == 0 ? SEEDS_LIKELY : SEEDS_FIRST, false);
+	} else if (l->running && (!l->hasty || s->hasty)) {
 		l->far_due = (l->due && l->far_due) || s->all;
 		l->due = true;
 	} else {
-		prefetch_search_seeds(r, SEEDS_LIKELY);
-		l->far = s->all;
+		l->due = l->far_due = false;
+		prefetch_search_seeds(r, SEEDS_LIKELY, s->all);
 	}
 	return s->all ? prefetch_unseeded_begin(r) : 0;
 }

@@ -25,23 +25,28 @@ enum {
 	FAR_PREFIX = 16384,   /* outputs that are computed for these */
 	FAR_SURPRISE = 9,     /* nats: one wrong seed in 8,000 */
 	FEW_FILES = 4096,     /* of a short list: its permutations are computed whole, for FEW_SEEDS seeds */
+	FEW_HASTY = 1024,     /* the same at a look that another one follows soon */
 	FEW_SEEDS = 1000,
-	FEW_OPENS = 48,      /* that a rank of it makes at least */
-	FEW_RING = 128,      /* opens: with more of them the filter finds it, too */
-	WORLD_LEAST = 8,     /* worlds up to this one are tried, however few files the list has */
-	ALL_SEEDS = 8,       /* nats for 2^32 permutations instead of 2.2e6 */
-	MORE_SHUFFLES = 2,   /* nats for four more libraries */
-	MORE_PARTS = 6,      /* nats for all numbers and kinds of contiguous parts */
-	DEAL_NATS = 4,       /* for each factor of e in their number */
-	DEAL_MAX = 64,       /* ranks with contiguous parts of a permutation */
-	SHUFFLE_FIRST = 64,  /* seeds of other libraries that are tried at each look */
-	SHUFFLE_NEAR = 1024, /* that are tried at a look at FIRST_OPENS or more */
-	SHUFFLE_OPENS = 96,
+	FEW_OPENS = 48,         /* that a rank of it makes at least */
+	FEW_RING = 128,         /* opens: with more of them the filter finds it, too */
+	WORLD_LEAST = 8,        /* worlds up to this one are tried, however few files the list has */
+	ALL_SEEDS = 8,          /* nats for 2^32 permutations instead of 2.2e6 */
+	MORE_SHUFFLES = 2,      /* nats for four more libraries */
+	MORE_PARTS = 6,         /* nats for all numbers and kinds of contiguous parts */
+	DEAL_NATS = 4,          /* for each factor of e in their number */
+	DEAL_MAX = 64,          /* ranks with contiguous parts of a permutation */
+	FIRST_SEEDS = 1024,     /* of each family: those of all families come before larger ones */
+	SHUFFLE_FIRST = 64,     /* seeds of other libraries that are tried at each look */
+	SHUFFLE_OPENS = 96,     /* opens of a look at which FIRST_SEEDS of them are tried */
 	SHUFFLE_EPOCHS = 20,    /* of these a share that is tried behind each popular seed */
 	SHUFFLE_WORK = 1 << 27, /* seeds x files that are tried at once */
+	NEXT_WORK = 1 << 30,    /* the same for the seeds up to LIKELY_SEEDS */
 	DALI_WORK = 1 << 20,    /* epochs x files of DALI's shuffles */
+	SHORTER_NATS = 20,      /* one shuffle in 10^8 is taken for one of a shorter list */
 	FRONT_NATS = 9,         /* of a permutation's beginning, before the parts are looked at */
 	TRACE_STEP = 4,         /* of a trace's steps, for one output of a filter */
+	SEED_STEPS = 400,       /* that seeding a generator takes as long as */
+	EXACT_STEPS = 1 << 15,  /* the same of an exact comparison */
 };
 
 static const uint64_t DEFAULT_SEED = 67280421310721;
@@ -116,22 +121,32 @@ static void plan_near(const struct prefetch_recognise *r, struct seeds *s)
 		add_words(s, r->options.seen_manual, r->options.seen_word);
 }
 
-static void plan_distributed(const struct prefetch_recognise *r, struct seeds *s)
+/* How many families of torch's samplers are tried; the later ones cost more. */
+enum { TORCH_QUICK = 2, TORCH_HASTY = 3, TORCH_FAMILIES = 5 };
+
+static void add_torch(const struct prefetch_recognise *r, struct seeds *s, uint32_t from, uint32_t to, unsigned n)
 {
-	for (unsigned i = 0; i < 2; i++)
-		add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_DISTRIBUTED,
-		                      .to = likely_seeds(r),
-		                      .outputs = i == 0 ? NEAR_OUTPUTS : PREFETCH_FILTER_WORDS });
+	const struct family families[TORCH_FAMILIES] = {
+		{ .sampler = PREFETCH_SAMPLER_DISTRIBUTED, .outputs = NEAR_OUTPUTS },
+		{ .sampler = PREFETCH_SAMPLER_GENERATOR, .skip = 2, .outputs = NEAR_OUTPUTS },
+		{ .sampler = PREFETCH_SAMPLER_RANDOM, .draws = MANUAL_DRAWS, .outputs = NEAR_OUTPUTS },
+		/* Of a loader whose first workers begin late the first NEAR_OUTPUTS are missing. */
+		{ .sampler = PREFETCH_SAMPLER_DISTRIBUTED, .outputs = PREFETCH_FILTER_WORDS },
+		{ .sampler = PREFETCH_SAMPLER_GENERATOR, .skip = 2, .outputs = PREFETCH_FILTER_WORDS },
+	};
+	for (unsigned i = 0; i < n; i++) {
+		struct family family = families[i];
+		family.from = from;
+		family.to = to < likely_seeds(r) ? to : likely_seeds(r);
+		add_family(s, family);
+	}
 }
 
-static void plan_generators(const struct prefetch_recognise *r, struct seeds *s)
+/* A torch.Generator() that nobody seeded has always the same seed (c10::default_rng_seed_val).  A loader draws 2 words
+ * from it first, a sampler alone none. */
+static void plan_default_generator(const struct prefetch_recognise *r, struct seeds *s)
 {
-	add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_GENERATOR,
-	                      .to = likely_seeds(r),
-	                      .skip = 2,
-	                      .outputs = NEAR_OUTPUTS });
-	/* A torch.Generator() that nobody seeded has always the same seed (c10::default_rng_seed_val).  A loader
-	 * draws 2 words from it first, a sampler alone none. */
+	(void)r;
 	for (uint32_t skip = 0; skip <= 2; skip += 2)
 		add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_GENERATOR,
 		                      .from = (uint32_t)DEFAULT_SEED,
@@ -140,28 +155,22 @@ static void plan_generators(const struct prefetch_recognise *r, struct seeds *s)
 		                      .outputs = NEAR_OUTPUTS });
 }
 
-static void plan_random(const struct prefetch_recognise *r, struct seeds *s)
+static void plan_first_torch(const struct prefetch_recognise *r, struct seeds *s)
 {
-	add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_RANDOM,
-	                      .to = likely_seeds(r),
-	                      .draws = MANUAL_DRAWS,
-	                      .outputs = NEAR_OUTPUTS });
+	add_torch(r, s, 0, FIRST_SEEDS, r->search.hasty ? TORCH_HASTY : TORCH_FAMILIES);
 }
 
-/* Of a loader whose first workers begin late the first NEAR_OUTPUTS are missing. */
-static void plan_late_generators(const struct prefetch_recognise *r, struct seeds *s)
+static void plan_more_torch(const struct prefetch_recognise *r, struct seeds *s)
 {
-	add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_GENERATOR,
-	                      .to = likely_seeds(r),
-	                      .skip = 2,
-	                      .outputs = PREFETCH_FILTER_WORDS });
+	add_torch(r, s, FIRST_SEEDS, LIKELY_SEEDS, r->search.hasty ? TORCH_QUICK : TORCH_FAMILIES);
 }
 
 static void plan_few(const struct prefetch_recognise *r, struct seeds *s)
 {
+	uint32_t most = r->search.hasty ? FEW_HASTY : FEW_FILES;
 	bool few = false;
 	for (uint32_t i = 0; i < s->n_targets; i++)
-		few |= s->targets[i].n <= FEW_FILES;
+		few |= s->targets[i].n <= most;
 	if (few && !r->rolling && !r->search.tail && r->search.n_ring <= FEW_RING)
 		add_family(s, (struct family){ .sampler = PREFETCH_SAMPLER_DISTRIBUTED,
 		                      .to = likely_seeds(r) < FEW_SEEDS ? likely_seeds(r) : FEW_SEEDS,
@@ -200,32 +209,36 @@ static const enum prefetch_sampler shuffles[] = { PREFETCH_SAMPLER_NUMPY, PREFET
 	PREFETCH_SAMPLER_NUMPY_RNG, PREFETCH_SAMPLER_DISTRIBUTED };
 enum { SHUFFLES = sizeof(shuffles) / sizeof(shuffles[0]) };
 
-static void add_each(struct seeds *s, struct family family)
+/* Tries seeds [from, to) of each family like this one. */
+static void add_each(struct seeds *s, uint32_t from, uint32_t to, struct family family)
 {
+	family.from = from;
+	family.to = to;
+	family.traced = true;
 	for (unsigned i = 0; i < SHUFFLES; i++) {
 		family.sampler = shuffles[i];
-		family.traced = true;
 		add_family(s, family);
 	}
 }
 
-static void add_shuffles(struct seeds *s, uint32_t from, uint32_t to)
+/* How many seeds of other libraries are tried with so much work.  A seed costs about 4 x files / opens steps. */
+static uint32_t seeds_for(const struct prefetch_recognise *r, uint64_t work, uint32_t least, uint32_t most)
 {
-	add_each(s, (struct family){ .from = from, .to = to });
+	uint64_t n = work / ((uint64_t)r->n_files + 1);
+	uint32_t seeds = n < least ? least : n < most ? (uint32_t)n : most;
+	return seeds <= r->options.shuffle_max ? seeds : r->options.shuffle_max + 1;
 }
 
-/* Quickly first, which finds most right seeds in two fifths of the time. */
-static void add_shuffles_quickly(struct seeds *s, uint32_t from, uint32_t to)
+/* The seeds of other libraries that are tried with torch's below FIRST_SEEDS end here, ... */
+static uint32_t first_shuffles(const struct prefetch_recognise *r)
 {
-	add_each(s, (struct family){ .from = from, .to = to, .quick = true });
-	add_each(s, (struct family){ .from = from, .to = to, .again = true });
+	return seeds_for(r, SHUFFLE_WORK, SHUFFLE_FIRST, FIRST_SEEDS);
 }
 
-/* How many seeds of other libraries are tried at once.  A seed costs about 4 x files / opens steps. */
-static uint32_t near_shuffles(const struct prefetch_recognise *r)
+/* ... and here those that are likely, too. */
+static uint32_t next_shuffles(const struct prefetch_recognise *r)
 {
-	uint32_t n = (uint32_t)(SHUFFLE_WORK / ((uint64_t)r->n_files + 1));
-	return n < SHUFFLE_FIRST ? SHUFFLE_FIRST : n < SHUFFLE_NEAR ? n : SHUFFLE_NEAR;
+	return seeds_for(r, NEXT_WORK, FIRST_SEEDS, LIKELY_SEEDS);
 }
 
 /* Whether the opens may be the beginning of an epoch.  Only there do they lie together. */
@@ -234,23 +247,30 @@ static bool may_begin(const struct prefetch_recognise *r)
 	return !r->rolling || r->search.tail;
 }
 
-/* Seeds below `end`, and behind each popular one `epochs` more. */
-static void plan_seeds(const struct prefetch_recognise *r, struct seeds *s, uint32_t end, uint32_t epochs)
+/* Seeds [from, to), and behind each popular one that is not below `to` so many. */
+static void add_popular(const struct prefetch_recognise *r, struct seeds *s, uint32_t from, uint32_t to,
+        uint32_t epochs, struct family family)
 {
-	if (!may_begin(r))
-		return;
-	add_shuffles(s, 0, end <= r->options.shuffle_max ? end : r->options.shuffle_max + 1);
+	add_each(s, from, to, family);
 	for (unsigned i = 0; i < POPULAR; i++) {
-		if (popular[i] >= end && popular[i] <= r->options.shuffle_max)
-			add_shuffles(s, popular[i], popular[i] + epochs);
+		if (popular[i] >= to && popular[i] <= r->options.shuffle_max)
+			add_each(s, popular[i], popular[i] + epochs, family);
 	}
 }
 
+static void plan_first_shuffles(const struct prefetch_recognise *r, struct seeds *s)
+{
+	uint32_t end = SHUFFLE_FIRST <= r->options.shuffle_max ? SHUFFLE_FIRST : r->options.shuffle_max + 1;
+	if (may_begin(r))
+		add_popular(r, s, 0, end, 1, (struct family){ .quick = r->search.hasty });
+}
+
+/* Quickly where all seeds follow: plan_shuffles_again(). */
 static void plan_shuffles(const struct prefetch_recognise *r, struct seeds *s)
 {
-	bool near = r->search.n_ring >= SHUFFLE_OPENS;
-	uint32_t end = near ? near_shuffles(r) : SHUFFLE_FIRST;
-	plan_seeds(r, s, end, near ? end / SHUFFLE_EPOCHS : 1);
+	uint32_t end = first_shuffles(r);
+	if (may_begin(r) && r->search.n_ring >= SHUFFLE_OPENS)
+		add_popular(r, s, SHUFFLE_FIRST, end, end / SHUFFLE_EPOCHS, (struct family){ .quick = r->likely.far });
 }
 
 /* Two jobs side by side, of which no other family finds the first.  The other one is found when its opens are left.
@@ -281,11 +301,6 @@ static void plan_more_shared(const struct prefetch_recognise *r, struct seeds *s
 	add_shared(r, s, SHUFFLE_FIRST, LIKELY_SEEDS);
 }
 
-static void plan_first_shuffles(const struct prefetch_recognise *r, struct seeds *s)
-{
-	plan_seeds(r, s, SHUFFLE_FIRST, 1);
-}
-
 /* These are whole shuffles, so they wait for as many opens as most seeds of other libraries do. */
 static void plan_dali(const struct prefetch_recognise *r, struct seeds *s)
 {
@@ -310,17 +325,26 @@ static void plan_near_shuffles(const struct prefetch_recognise *r, struct seeds 
 	}
 }
 
-static void plan_more_shuffles(const struct prefetch_recognise *r, struct seeds *s)
+/* Quickly, which finds most right seeds in two fifths of the time. */
+static void plan_next_shuffles(const struct prefetch_recognise *r, struct seeds *s)
 {
-	uint32_t end = r->options.shuffle_max < LIKELY_SEEDS ? r->options.shuffle_max + 1 : LIKELY_SEEDS;
+	if (r->likely.far)
+		add_each(s, first_shuffles(r), next_shuffles(r), (struct family){ .quick = true, .spare = true });
+}
+
+/* The likely and the next ones, of which some were tried quickly, or not at all because the budget was spent. */
+static void plan_shuffles_again(const struct prefetch_recognise *r, struct seeds *s)
+{
 	if (!r->rolling)
-		add_shuffles_quickly(s, near_shuffles(r), end);
+		add_each(s, SHUFFLE_FIRST, next_shuffles(r), (struct family){ 0 });
 }
 
 static void plan_all_shuffles(const struct prefetch_recognise *r, struct seeds *s)
 {
-	if (!r->rolling)
-		add_shuffles_quickly(s, LIKELY_SEEDS, r->options.shuffle_max + 1);
+	if (r->rolling)
+		return;
+	add_each(s, next_shuffles(r), r->options.shuffle_max + 1, (struct family){ .quick = true });
+	add_each(s, next_shuffles(r), r->options.shuffle_max + 1, (struct family){ .again = true });
 }
 
 /* Every family of hypotheses with seeds, in the order in which they are tried. */
@@ -331,16 +355,17 @@ static const struct {
 	{ SEEDS_FIRST, plan_near_shuffles },
 	{ SEEDS_FIRST, plan_first_shuffles },
 	{ SEEDS_LIKELY, plan_near },
-	{ SEEDS_LIKELY, plan_distributed },
-	{ SEEDS_LIKELY, plan_generators },
-	{ SEEDS_LIKELY, plan_random },
-	{ SEEDS_LIKELY, plan_late_generators },
-	{ SEEDS_LIKELY, plan_few },
+	{ SEEDS_LIKELY, plan_default_generator },
+	{ SEEDS_LIKELY, plan_first_torch },
 	{ SEEDS_LIKELY, plan_near_shuffles },
-	{ SEEDS_LIKELY, plan_dali },
+	{ SEEDS_LIKELY, plan_first_shuffles },
 	{ SEEDS_LIKELY, plan_shuffles },
+	{ SEEDS_LIKELY, plan_dali },
+	{ SEEDS_LIKELY, plan_more_torch },
+	{ SEEDS_LIKELY, plan_next_shuffles },
+	{ SEEDS_LIKELY, plan_few },
 	{ SEEDS_LIKELY, plan_shared },
-	{ SEEDS_FAR, plan_more_shuffles },
+	{ SEEDS_FAR, plan_shuffles_again },
 	{ SEEDS_FAR, plan_all },
 	{ SEEDS_FAR, plan_worlds },
 	{ SEEDS_FAR, plan_popular },
@@ -379,12 +404,38 @@ static bool lies_all_over(const struct target *target)
 	return target->n_seen < OPENS || __builtin_popcount(stretches) > STRETCHES / 2;
 }
 
+/* Whether `other`, which is shorter, has nearly all opens of the target.  Of a shuffle of the target's list many would
+ * be other files. */
+static bool has_shorter(const struct target *target, const struct target *other)
+{
+	uint32_t seen = other->n_seen < target->n_seen ? other->n_seen : target->n_seen;
+	return other->n < target->n && seen * 16 >= target->n_seen * 15 &&
+	       prefetch_fit_surprise(seen, target->n_seen, (double)other->n / target->n) >= SHORTER_NATS;
+}
+
+/* Whether the opens do not tell the two lists apart. */
+static bool is_same(const struct target *target, const struct target *other)
+{
+	return other->n == target->n && other->n_seen == target->n_seen &&
+	       memcmp(other->indices, target->indices, target->n_seen * sizeof(*target->indices)) == 0;
+}
+
+/* Whether seeds are tried on the list of target i. */
+static bool may_be_shuffled(const struct target *targets, uint32_t n_targets, uint32_t i)
+{
+	for (uint32_t k = 0; k < n_targets; k++) {
+		if (has_shorter(&targets[i], &targets[k]) || (k < i && is_same(&targets[i], &targets[k])))
+			return false;
+	}
+	return lies_all_over(&targets[i]);
+}
+
 void prefetch_seeds_begin(const struct prefetch_recognise *r, enum seeds_cost cost, const struct target *targets,
         uint32_t n_targets, const struct seeds_place *place, struct seeds *s)
 {
 	s->n_targets = 0;
 	for (uint32_t i = 0; i < n_targets; i++) {
-		if (lies_all_over(&targets[i]))
+		if (may_be_shuffled(targets, n_targets, i))
 			s->targets[s->n_targets++] = targets[i];
 	}
 	s->n_traced = s->n_targets;
@@ -408,6 +459,11 @@ void prefetch_seeds_add_traced(struct seeds *s, const struct target *targets, ui
 	}
 }
 
+bool prefetch_seeds_spare(const struct seeds *s)
+{
+	return s->family < s->n_families && s->families[s->family].spare;
+}
+
 struct seeds_place prefetch_seeds_place(const struct seeds *s)
 {
 	if (s->n_planned == 0)
@@ -417,17 +473,18 @@ struct seeds_place prefetch_seeds_place(const struct seeds *s)
 
 /* ---- exactly ---- */
 
-/* Fits the positions of the target's files that lie below `outputs`.  False: they do not explain the opens. */
-static bool fit_where(
-        const struct target *target, const uint64_t where[RING], uint32_t outputs, double sure, struct match *ret_match)
+/* Gets what is fitted: the positions of the target's files that lie below `outputs`.  ret_match gets them. */
+static struct prefetch_fit_input fit_input(
+        const struct target *target, const uint64_t where[RING], uint32_t outputs, struct match *ret_match)
 {
+	const uint32_t few = WORLD_LEAST * FEW_OPENS;
 	uint32_t n = 0;
 	for (uint32_t i = 0; i < target->n_seen; i++) {
 		if (where[i] < outputs)
 			ret_match->positions[n++] = where[i];
 	}
-	const uint32_t few = WORLD_LEAST * FEW_OPENS;
-	struct prefetch_fit_input input = {
+	ret_match->n = n;
+	return (struct prefetch_fit_input){
 		.positions = ret_match->positions,
 		.n = n,
 		.size = target->n,
@@ -437,12 +494,19 @@ static bool fit_where(
 		             : outputs < few         ? WORLD_LEAST
 		                                     : outputs / FEW_OPENS,
 	};
-	ret_match->n = n;
+}
+
+/* Fits these positions.  False: they do not explain the opens. */
+static bool fit_where(
+        const struct target *target, const uint64_t where[RING], uint32_t outputs, double sure, struct match *ret_match)
+{
+	struct prefetch_fit_input input = fit_input(target, where, outputs, ret_match);
 	/* The filter has not seen these seeds, so most of them end here. */
 	if (outputs > EXACT_OUTPUTS &&
-	        prefetch_fit_surprise(n, outputs, (double)target->n_seen / target->n) < FAR_SURPRISE)
+	        prefetch_fit_surprise(input.n, outputs, (double)target->n_seen / target->n) < FAR_SURPRISE)
 		return false;
-	return prefetch_fit(&input, &ret_match->fit) && ret_match->fit.score >= sure;
+	input.least = sure;
+	return prefetch_fit(&input, &ret_match->fit);
 }
 
 /* Fits the prefix on the bench to the target's files.  False: it does not explain them. */
@@ -531,18 +595,26 @@ static bool interleave(
 	return true;
 }
 
-/* Fits the positions to readers of these contiguous parts.  A reader who goes backwards seems to be near the beginning
- * of some part, too, so the opens must follow one another.  Workers side by side seem to have a part each if a part is
- * about as long as a batch of all ranks.  But each goes on by a stride, and a reader of a part reads all of it. */
-static bool fit_deal(
-        const struct target *target, const uint64_t where[RING], const struct parts *parts, struct match *ret_match)
+/* Fits the positions to readers of these contiguous parts, with a score of `least` or more.  A reader who goes
+ * backwards seems to be near the beginning of some part, too, so the opens must follow one another.  Workers side by
+ * side seem to have a part each if a part is about as long as a batch of all ranks.  But each goes on by a stride, and
+ * a reader of a part reads all of it. */
+static bool fit_deal(const struct target *target, const uint64_t where[RING], const struct parts *parts, double least,
+        struct match *ret_match)
 {
 	uint64_t dealt[RING] = { 0 };
-	uint32_t outputs = target->n < EXACT_OUTPUTS ? target->n : EXACT_OUTPUTS;
 	struct prefetch_part part;
-	if (!interleave(target, where, parts, dealt) ||
-	        !fit_where(target, dealt, outputs, PREFETCH_FIT_SURE + MORE_PARTS, ret_match) ||
-	        ret_match->fit.hits * 4 < target->n_seen * 3 ||
+	if (!interleave(target, where, parts, dealt))
+		return false;
+	struct prefetch_fit_input input =
+	        fit_input(target, dealt, target->n < EXACT_OUTPUTS ? target->n : EXACT_OUTPUTS, ret_match);
+	/* No other world may fit better than these two, which takes long to see.  So it comes last. */
+	input.only = parts->world;
+	input.least = least;
+	if (!prefetch_fit(&input, &ret_match->fit))
+		return false;
+	input.only = 0;
+	if (!prefetch_fit(&input, &ret_match->fit) || ret_match->fit.hits * 4 < target->n_seen * 3 ||
 	        (ret_match->fit.world != 1 && ret_match->fit.world != parts->world) ||
 	        !prefetch_part(ret_match->positions, ret_match->n, &part))
 		return false;
@@ -554,21 +626,20 @@ static bool fit_deal(
 	return true;
 }
 
-/* Tries all contiguous parts.  The fewest that explain most opens best win. */
-static bool fit_parts(const struct target *target, const uint64_t where[RING], struct match *ret_match)
+/* Tries all contiguous parts.  The fewest that explain most opens best win, with a score above `floor`. */
+static bool fit_parts(const struct target *target, const uint64_t where[RING], double floor, struct match *ret_match)
 {
 	double best = 0;
 	for (uint32_t world = 2; world <= DEAL_MAX && world * 2 * PREFETCH_FIT_HITS_MIN <= target->n; world++) {
 		for (unsigned kind = PARTS_UP; kind < PARTS_KINDS; kind++) {
 			struct parts parts = { .n = target->n, .world = world, .kind = kind };
 			struct match one;
-			if ((kind != PARTS_UP && target->n % world == 0) || !fit_deal(target, where, &parts, &one))
-				continue;
-			double score = one.fit.score - DEAL_NATS * log(world);
-			if (score <= best)
+			double price = DEAL_NATS * log(world), least = best + price > floor ? best + price : floor;
+			if ((kind != PARTS_UP && target->n % world == 0) ||
+			        !fit_deal(target, where, &parts, least, &one) || one.fit.score <= least)
 				continue;
 			*ret_match = one;
-			best = score;
+			best = one.fit.score - price;
 		}
 	}
 	return best > 0;
@@ -610,13 +681,13 @@ static bool fit_shuffle(
 	bool whole = !(known && source->deal) && lie_in_front(target, where) &&
 	             fit_where(target, where, outputs, PREFETCH_FIT_SURE + MORE_SHUFFLES, ret_match);
 	bool deal = false;
+	double floor = PREFETCH_FIT_SURE + MORE_PARTS, better = whole ? ret_match->fit.score + MORE_PARTS : 0;
 	if (!known && !is_part(target))
-		deal = fit_parts(target, where, &dealt);
+		deal = fit_parts(target, where, better > floor ? better : floor, &dealt);
 	else if (source->deal)
-		deal = fit_deal(target, where, &parts, &dealt);
+		deal = fit_deal(target, where, &parts, floor, &dealt);
 	if (!whole && !deal)
 		return false;
-	deal = deal && (!whole || dealt.fit.score > ret_match->fit.score + MORE_PARTS);
 	if (deal)
 		*ret_match = dealt;
 	if (deal && !known && is_first_part(&dealt)) {
@@ -761,9 +832,15 @@ static bool verify_sample(struct seeds *s, uint32_t passed, const struct source 
 	return true;
 }
 
-static enum prefetch_trace_test test_of(const struct family *family)
+/* Whether the seed may be the right one.  A quick test lets one wrong seed in 1,000 pass, and the exact comparison that
+ * follows takes as long as 100 tests; so these are tested once more. */
+static bool may_be_right(struct prefetch_trace *trace, const struct family *family, enum prefetch_shuffle_kind kind,
+        uint64_t seed, uint64_t *steps)
 {
-	return family->quick ? PREFETCH_TRACE_QUICK : family->shared ? PREFETCH_TRACE_SHARED : PREFETCH_TRACE_PATIENT;
+	if (family->shared)
+		return prefetch_trace_try(trace, kind, seed, PREFETCH_TRACE_SHARED, steps);
+	return (!family->quick || prefetch_trace_try(trace, kind, seed, PREFETCH_TRACE_QUICK, steps)) &&
+	       prefetch_trace_try(trace, kind, seed, PREFETCH_TRACE_PATIENT, steps);
 }
 
 /* Tries one seed on all lists.  Python's sample of a whole list is its shuffle backwards. */
@@ -779,9 +856,10 @@ static bool try_traced(struct seeds *s, const struct family *family, uint64_t *s
 		if ((family->again || family->shared) && prefetch_trace_is_short(s->traces[i]))
 			continue; /* it was shuffled whole */
 		s->tried++;
-		if (!prefetch_trace_try(s->traces[i], kind, s->at, test_of(family), steps))
+		*steps += SEED_STEPS;
+		if (!may_be_right(s->traces[i], family, kind, s->at, steps))
 			continue;
-		*steps += s->targets[i].n;
+		*steps += s->targets[i].n + EXACT_STEPS;
 		if (verify_traced(s, i, &source))
 			return true;
 		if (family->sampler != PREFETCH_SAMPLER_PYTHON)
@@ -950,15 +1028,19 @@ static enum seeds_result next_family(struct seeds *s)
 	return SEEDS_MORE;
 }
 
+enum seeds_result prefetch_seeds_skip(struct seeds *s)
+{
+	s->at = s->families[s->family].to;
+	return next_family(s);
+}
+
 enum seeds_result prefetch_seeds_step(struct seeds *s)
 {
 	if (s->family >= s->n_families || s->n_traced == 0)
 		return SEEDS_NONE;
 	const struct family *family = &s->families[s->family];
-	if (!family->traced && s->n_targets == 0) {
-		s->at = family->to;
-		return next_family(s);
-	}
+	if (!family->traced && s->n_targets == 0)
+		return prefetch_seeds_skip(s);
 	bool far = family->outputs > PREFETCH_FILTER_WORDS, found;
 	if (s->at == family->from)
 		begin_family(s);
