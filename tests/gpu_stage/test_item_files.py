@@ -303,7 +303,7 @@ MODELS = [cityscapes, voc, coco, inaturalist, stereo, flow, monodepth, windows, 
 
 def files_of(dataset, i):
     """The files that item i opens, each once."""
-    if isinstance(dataset, ConcatDataset):
+    if isinstance(dataset, (ConcatDataset, OwnConcat)):
         for part in dataset.datasets:
             if i < len(part):
                 return files_of(part, i)
@@ -343,8 +343,25 @@ def masks_first(p):
                  files=p.all("images"))
 
 
+class OwnConcat(Dataset):
+    """As fairseq's, which is not derived from torch's."""
+
+    def __init__(self, datasets):
+        self.datasets = datasets
+
+    def __len__(self):
+        return sum(map(len, self.datasets))
+
+    def __getitem__(self, i):
+        for part in self.datasets:
+            if i < len(part):
+                return part[i]
+            i -= len(part)
+
+
 PARTS = {"other attributes": lambda p: ConcatDataset([voc(p), imgs_only(p), masks_first(p)]),
          "a part of each": lambda p: ConcatDataset([Subset(one(p), range(50, 10, -2)) for one in (masks_first, voc)]),
+         "no ConcatDataset of torch": lambda p: OwnConcat([windows(p), masks_first(p)]),
          "windows and images": lambda p: ConcatDataset([windows(p), imgs_only(p), clips_in_samples(p)]),
          "a part of all": lambda p: Subset(ConcatDataset([windows(p), voc(p)]), shuffled(COUNT * 2 - 7)[:90]),
          "twenty parts": lambda p: ConcatDataset([Subset((voc, masks_first)[k % 2](p), range(k, k + 12))
@@ -378,11 +395,14 @@ def test_windows_that_begin_at_random_are_not_announced(place, recorder):
     assert not recorder.names()
 
 
-def test_files_that_cv2_opens(place, recorder, monkeypatch):
-    """cv2.imread opens files where Python sees nothing: here a stand-in does."""
+@pytest.mark.parametrize("by_name", [False, True])
+def test_files_that_cv2_opens(place, recorder, monkeypatch, by_name):
+    """cv2.imread opens files where Python sees nothing: here a stand-in does.  by_name: from cv2 import imread."""
     libc = ctypes.CDLL(None)
     cv2 = types.SimpleNamespace(imread=lambda path: libc.close(libc.open(os.fsencode(path), os.O_RDONLY)))
     monkeypatch.setitem(sys.modules, "cv2", cv2)
-    dataset = Model(COUNT - 7, lambda d, i: [*d.frames[i:i + 8:2], d.labels[i]], lambda path: cv2.imread(str(path)),
+    user = types.SimpleNamespace(imread=cv2.imread) if by_name else cv2
+    monkeypatch.setitem(sys.modules, "module_of_the_trainer", user)
+    dataset = Model(COUNT - 7, lambda d, i: [*d.frames[i:i + 8:2], d.labels[i]], lambda path: user.imread(str(path)),
                     frames=place.all("other"), labels=place.all("images"))
     check(place, recorder, dataset, shuffled(COUNT - 7))

@@ -7,7 +7,7 @@ a dataset that only hands on the items of another one."""
 import os
 import sys
 from bisect import bisect_right
-from itertools import islice, zip_longest
+from itertools import accumulate, islice, zip_longest
 from operator import index as as_int
 
 LISTS = ("samples", "imgs", "files", "paths", "data")  # attributes that hold a path, or (path, ...), an item
@@ -52,9 +52,26 @@ def innermost(dataset):
     return whole, lambda i, indices=dataset.indices: number(indices[i])
 
 
-def _of_parts(dataset, functions):
-    """The function of an index of a ConcatDataset, made of one function for each of its parts."""
-    ends = dataset.cumulative_sizes
+def _concatenated(dataset):
+    """The parts of a ConcatDataset, or of a dataset with a list of datasets that have as many items; or None."""
+    data = sys.modules.get("torch.utils.data")
+    if data is None:
+        return None
+    if isinstance(dataset, data.ConcatDataset):
+        return dataset.datasets
+    for value in list(getattr(dataset, "__dict__", {}).values()):
+        try:
+            if (isinstance(value, (list, tuple)) and len(value) > 1 and isinstance(value[0], data.Dataset)
+                    and sum(map(len, value)) == len(dataset)):
+                return value
+        except Exception:  # no length
+            continue
+    return None
+
+
+def _of_parts(parts, functions):
+    """The function of an index of several datasets, one behind the other, made of one function for each."""
+    ends = list(accumulate(map(len, parts)))
 
     def of_part(i):
         i = as_int(i)
@@ -71,8 +88,9 @@ def through(dataset, make):
     if data is not None and isinstance(dataset, data.Subset):
         inner, indices = through(dataset.dataset, make), dataset.indices
         return lambda i: inner(indices[i])
-    if data is not None and isinstance(dataset, data.ConcatDataset) and len(dataset.datasets) > 0:
-        return _of_parts(dataset, [through(part, make) for part in dataset.datasets])
+    parts = _concatenated(dataset)
+    if parts:
+        return _of_parts(parts, [through(part, make) for part in parts])
     held = _handed_on(dataset)
     return make(dataset) if held is None else through(held, make)
 
@@ -96,8 +114,8 @@ class Leaf:
 
 
 class Leaves:
-    """The leaves of a dataset.  Up to LEAVES_MAX are groups of their own.  Of more, those of one class with lists of the
-    same names are a group.
+    """The leaves of a dataset.  Up to LEAVES_MAX are groups of their own.  Of more, those of one class with lists of
+    the same names are a group.
 
     several  whether there is more than one leaf"""
 
@@ -161,7 +179,7 @@ def listed(dataset):
         return inner and (lambda i: inner(indices[i]))
     if data is not None and isinstance(dataset, data.ConcatDataset):
         inner = [listed(part) for part in dataset.datasets]
-        return _of_parts(dataset, inner) if inner and all(inner) else None
+        return _of_parts(dataset.datasets, inner) if inner and all(inner) else None
     for name in LISTS:
         found = getattr(dataset, name, None)
         try:
@@ -248,7 +266,7 @@ def _columns(dataset, depth):
         return {key: lambda i, column=column: column(indices[i])
                 for key, column in _columns(dataset.dataset, depth).items()}
     parts = [_columns(part, depth).values() for part in dataset.datasets]
-    return {k: _of_parts(dataset, functions)
+    return {k: _of_parts(dataset.datasets, functions)
             for k, functions in enumerate(zip_longest(*parts, fillvalue=lambda i: None))}
 
 

@@ -141,8 +141,10 @@ class Trial:
         for module, names in OPENERS.items():
             for name in names if module in sys.modules else ():
                 function = getattr(sys.modules[module], name, None)
-                if callable(function):
-                    setattr(sys.modules[module], name, self._seen_by_audit(function))
+                seen = callable(function) and self._seen_by_audit(function)
+                for one in list(sys.modules.values()) if seen else ():  # also those that have imported it by its name
+                    if getattr(one, "__dict__", {}).get(name) is function:
+                        setattr(one, name, seen)
 
     def _seen_by_audit(self, function):
         def opens(*arguments, **named):
@@ -321,16 +323,18 @@ class Reader:
     """Reads items whole and notes what they open: `whole`, {index: paths}.  Each item has a process of its own, as it may
     take long, or hang where threads of the trainer are missed.  Then those paths count that were opened before.
 
-    If an item opens several files, the first item is read once more, behind another one: a file that is not the same
+    If an item opens several files, some items are read once more, one behind the other: a file that is not the same
     then is drawn at random, and None stands in its place."""
+
+    AGAIN = 4  # items that are read for the second time, of which the first one is not looked at
 
     def __init__(self, trial, indices):
         self.whole, self._trial, self._left = {}, trial, list(dict.fromkeys(indices))
-        self._again = None  # the items that are read for the second time, the first one last
+        self._again = False  # whether items are read for the second time
         self._start([self._left.pop(0)])
 
     def _start(self, items):
-        self._index, self._text, self._heard, parent = items[-1], b"", time.monotonic(), os.getpid()
+        self._items, self._text, self._heard, parent = items, b"", time.monotonic(), os.getpid()
         self._pipe, there = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
@@ -338,9 +342,9 @@ class Reader:
                 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
                 if os.getppid() == parent:
                     _seed(len(self.whole) + 1)
-                    for before in items[:-1]:
-                        self._trial.read(before, lambda path: None)
-                    self._trial.read(self._index, lambda path: os.write(there, _line_of(path)))
+                    for k, i in enumerate(items):
+                        os.write(there, _line_of(None) if k else b"")
+                        self._trial.read(i, lambda path: os.write(there, _line_of(path)))
             finally:
                 os._exit(0)
         os.close(there)
@@ -357,7 +361,8 @@ class Reader:
             if said:
                 self._text += said
                 self._heard = time.monotonic()
-            if ready and not said or time.monotonic() - self._heard > WHOLE_S or self._text.count(b"\n") > 2 * FILES_MAX:
+            too_many = self._text.count(b"\n") > 2 * FILES_MAX * len(self._items)
+            if ready and not said or time.monotonic() - self._heard > WHOLE_S or too_many:
                 self._end()
             elif not ready and not wait():
                 return False
@@ -367,21 +372,24 @@ class Reader:
         os.close(self._pipe)
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
-        paths = [json.loads(line) for line in self._text.split(b"\n")[:-1]][:2 * FILES_MAX]
+        read = [[]]
+        for path in map(json.loads, self._text.split(b"\n")[:-1]):
+            read.append([]) if path is None else read[-1].append(path)
         self._pipe, self._text = None, b""
         if self._again:
-            self._leave_out_random(self.whole[self._index], paths)
+            self._leave_out_random(dict(zip(self._items[1:], read[1:])))
             return
-        self.whole[self._index] = paths
+        self.whole[self._items[0]] = read[0][:2 * FILES_MAX]
         most = max(len(set(paths)) for paths in self.whole.values())
         if self._left and (most > 1 or self._trial.mixed or most == 0 and len(self.whole) < 2):
             self._start([self._left.pop(0)])
         elif most > 1 and len(self.whole) > 1:
-            self._again = list(self.whole)[1::-1]
-            self._start(self._again)
+            self._again, some = True, list(self.whole)[:self.AGAIN]
+            self._start([some[1], some[0], *some[2:]])
 
-    def _leave_out_random(self, first, again):
-        changed = {k for k, (one, other) in enumerate(zip(first, again)) if one != other}
+    def _leave_out_random(self, again):
+        changed = {k for i, paths in again.items()
+                   for k, (one, other) in enumerate(zip(self.whole[i], paths)) if one != other}
         for paths in self.whole.values():
             for k in changed & set(range(len(paths))):
                 paths[k] = None
