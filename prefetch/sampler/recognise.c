@@ -304,6 +304,20 @@ static void look_afresh(struct prefetch_recognise *r)
 	}
 }
 
+/* Tracks are dropped at once, before they take in more clips. */
+static void look_for_clips(struct prefetch_recognise *r, uint32_t file)
+{
+	bool before = r->clips.opened;
+	if (r->n_files < CLIPS_DATASET_MIN)
+		return;
+	prefetch_clips_opened(&r->clips, file);
+	if (!r->clips.opened || before)
+		return;
+	ring_clear(r); /* a look may have found a sorted reader */
+	while (prefetch_track_drop_clips(r))
+		;
+}
+
 void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *files, size_t n)
 {
 	if (n > 0 && bounded(r))
@@ -319,6 +333,7 @@ void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *fil
 			continue;
 		}
 		r->latest[r->n_latest++ % LATEST] = unit;
+		look_for_clips(r, files[i]);
 		known = known || explained(r, files[i]);
 		if (r->changed)
 			prefetch_recognise_sift(r);

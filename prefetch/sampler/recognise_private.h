@@ -10,6 +10,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
+#include "prefetch/sampler/clips.h"
 #include "prefetch/sampler/parts.h"
 #include "prefetch/sampler/recognise.h"
 #include "prefetch/sampler/torch.h"
@@ -333,6 +334,8 @@ struct prefetch_recognise {
 	struct prefetch_filters filters;
 	bool filters_begun, filters_made;
 
+	struct prefetch_clips clips;
+
 	uint64_t latest[LATEST]; /* what was opened latest (`opened_unit`); a ring */
 	uint64_t n_latest;       /* since the last pause */
 	uint32_t ring[RING];     /* files of unexplained opens, each once, in their order */
@@ -623,6 +626,9 @@ bool prefetch_track_next_same(const struct track *track);
 
 /* Begins the permutation of a later epoch: prefetch_recognise_perm(). */
 int prefetch_track_perm(const struct track *track, unsigned ahead, struct prefetch_perm **ret_perm);
+
+/* Drops a track without shuffle whose latest opens may be clips.  Returns false if there is none. */
+bool prefetch_track_drop_clips(struct prefetch_recognise *r);
 
 /* Does one slice of its work: permutations, refits.  Returns 1: there is more to do; 0; -errno. */
 int prefetch_track_step(struct prefetch_recognise *r, struct track *track);

@@ -153,6 +153,20 @@ static bool fits_in_order(const struct prefetch_fit_input *input, struct prefetc
 	       ret_fit->score >= PREFETCH_FIT_SURE;
 }
 
+/* While clips are opened, some of them lie together by chance, as a sorted reader's files do.  A sorted reader beside
+ * them shows longer runs. */
+static bool may_be_clips(
+        const struct prefetch_recognise *r, const uint64_t *positions, uint32_t n, const struct prefetch_fit *fit)
+{
+	uint64_t inside[RING];
+	uint32_t n_inside = 0;
+	for (uint32_t i = 0; i < n && r->clips.opened; i++) {
+		if (positions[i] >= fit->low && positions[i] < fit->high)
+			inside[n_inside++] = positions[i];
+	}
+	return r->clips.opened && !prefetch_clips_longer(inside, n_inside);
+}
+
 unsigned prefetch_search_plausible(
         const struct prefetch_recognise *r, const struct target *target, uint32_t a_file, uint64_t low)
 {
@@ -195,6 +209,7 @@ static void try_sorted(struct prefetch_recognise *r, uint32_t i)
 	};
 	struct source source = { .sampler = PREFETCH_SAMPLER_SORTED };
 	if (!prefetch_recognise_refused(r, &source, target->list) && fits_in_order(&input, &fit) &&
+	        !may_be_clips(r, positions, input.n, &fit) &&
 	        prefetch_list_at(target->list, (uint32_t)fit.low, &file) == 0)
 		prefer_sorted(&r->search, target, &fit, prefetch_search_plausible(r, target, file, fit.low));
 }
@@ -358,7 +373,9 @@ static void try_parts(struct prefetch_recognise *r, const struct target *target,
 	for (unsigned kind = PARTS_UP; kind < PARTS_KINDS; kind++) {
 		struct parts parts = { .n = target->n, .world = world, .kind = kind };
 		struct prefetch_fit fit;
-		if (!may_be_parts(&parts) || !fits_parts(&parts, target->indices, target->n_seen, positions, &n, &fit))
+		if (!may_be_parts(&parts) ||
+		        !fits_parts(&parts, target->indices, target->n_seen, positions, &n, &fit) ||
+		        may_be_clips(r, positions, n, &fit))
 			continue;
 		struct source source = { .sampler = PREFETCH_SAMPLER_SORTED, .seed = world };
 		if (prefetch_recognise_refused(r, &source, target->list))
@@ -443,7 +460,8 @@ static int try_own(struct prefetch_recognise *r, uint64_t epoch)
 		.seen = match->n,
 		.anywhere = true,
 	};
-	if (prefetch_recognise_refused(r, &match->source, NULL) || !fits_in_order(&input, &match->fit))
+	if (prefetch_recognise_refused(r, &match->source, NULL) || !fits_in_order(&input, &match->fit) ||
+	        may_be_clips(r, match->positions, match->n, &match->fit))
 		return 0;
 	int rc = prefetch_search_accept(r, match);
 	return rc < 0 ? rc : 1;
@@ -854,7 +872,7 @@ static int look(struct prefetch_recognise *r)
 		next_phase(s);
 		return 0;
 	case SEARCH_BUFFER:
-		rc = prefetch_shuffle_buffer_try(r);
+		rc = r->clips.opened ? 0 : prefetch_shuffle_buffer_try(r);
 		return rc != 0 ? rc : end_look(r);
 	}
 	return 0;

@@ -1088,6 +1088,32 @@ static void drop(struct prefetch_recognise *r, struct track *t)
 	prefetch_recognise_collect_anew(r, files, n);
 }
 
+/* Whether the track's latest opens lie where more turns were opened than a clip has. */
+static bool reads_on(const struct track *t)
+{
+	uint64_t n = t->n_recent < RING ? t->n_recent : RING, turns = prefetch_track_turns_opened(t), longer = 0;
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t position = t->recent[i], turn = in_part(t, position) ? turn_of(t, position) : 0, used = 0;
+		uint64_t from = turn > CLIPS_LONGER ? turn - CLIPS_LONGER : 0, to = turn + CLIPS_LONGER;
+		for (uint64_t k = from; k <= to && k < turns; k++)
+			used += bit_get(t->used, position_of(t, k));
+		longer += used > CLIPS_LONGER;
+	}
+	return longer * 2 > n;
+}
+
+bool prefetch_track_drop_clips(struct prefetch_recognise *r)
+{
+	for (unsigned i = 0; i < r->n_tracks; i++) {
+		struct track *t = r->tracks[i];
+		if (!shuffled(&t->source) && !is_buffered(t) && !reads_on(t)) {
+			drop(r, t);
+			return true;
+		}
+	}
+	return false;
+}
+
 /* Does a slice of the work at this epoch's permutation.  Returns true while there is more to do. */
 static bool step_perm(struct track *t)
 {

@@ -170,6 +170,29 @@ def test_it_ends_when_a_sampler_is_recognised(mount, dataset):
     assert now["misses"] - before["misses"] <= taken(now) + 1024 * now["refetches"] + 32, "the first step may come early"
 
 
+def clips(files=16):
+    """Neighbouring files together, as frames of videos, and the clips in random order."""
+    names = sorted(NAMES)
+    firsts = range(0, len(names) - files + 1, files)
+    return [name for first in random.sample(firsts, len(firsts)) for name in names[first:first + files]]
+
+
+@pytest.mark.parametrize("options", [TREE, SMALL])
+def test_clips_in_random_order_do_not_end_it(mount, dataset, options):
+    m = mount(dataset, options)
+    read(m, clips())
+    settled(m)
+    read(m, clips())
+    now = settled(m)
+    assert now["recognised"] == "nothing" and now["order_source"] == "unknown"
+    assert now["warm_up"].startswith("no order is known")
+    if options == TREE:
+        before = now
+        read(m, clips())
+        now = settled(m)
+        assert now["misses"] - before["misses"] <= taken(now)
+
+
 def test_readers_in_no_order_never_drop_what_it_holds(mount, dataset):
     m = mount(dataset, SMALL)
     begun_and_full(m)
