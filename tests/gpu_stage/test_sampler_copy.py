@@ -56,6 +56,19 @@ class Files(Dataset):
         return i
 
 
+class Waiting(Files):
+    """Workers read items when `gate` is there."""
+
+    def __init__(self, root, gate):
+        super().__init__(root)
+        self._gate = gate
+
+    def __getitem__(self, i):
+        if torch.utils.data.get_worker_info():
+            wait_until(self._gate.exists)
+        return super().__getitem__(i)
+
+
 class Hidden(Dataset):
     """A dataset without a list; it opens a table of its own once, and draws a random number before it opens a file."""
 
@@ -195,6 +208,23 @@ def test_persistent_workers_and_set_epoch(place, recorder):
         orders.append(read(loader, until_told(recorder, len(sampler))))
         assert recorder.names() == names_of(dataset, place, orders[-1])
     assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_epoch_that_is_drawn_at_once(place, recorder, scratch, persistent):
+    """All batches fit into workers x prefetch_factor: the loader has no draw left when the child begins."""
+    dataset = Waiting(place, scratch / "gate")
+    sampler = WeightedRandomSampler(torch.arange(len(dataset)) + 1.0, 100)
+    loader = ddpfs.torch.follow(DataLoader(dataset, 8, sampler=sampler, num_workers=2, prefetch_factor=8,
+                                           persistent_workers=persistent))
+    for _ in range(2):
+        (scratch / "gate").unlink(missing_ok=True)
+        recorder.told.clear()
+        iterator = iter(loader)
+        wait_until(lambda: len(recorder.names()) == 100)
+        (scratch / "gate").touch()
+        order = [i for batch in iterator for i in batch.tolist()]
+        assert recorder.names() == names_of(dataset, place, order) and not recorder.ended()
 
 
 @pytest.mark.parametrize("how", ["subset", "concat", "no list", "a table besides", "function", "wrong list", "link"])

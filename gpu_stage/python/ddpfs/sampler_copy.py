@@ -565,6 +565,13 @@ class Copy:
         if len(self._pending) > RING:
             self.close()
 
+    def over(self):
+        """Compares what the loader has drawn last.  Returns whether the child has announced all of it, or never will."""
+        self.drew([])
+        if not self._pending and not self._ended and self._pipe is not None:
+            self._hear()
+        return self._pipe is None or self._ended and not self._pending
+
     def listen(self):
         """Takes notice if the child found no files.  For draws that nothing compares."""
         if self._pipe is None:
@@ -693,6 +700,7 @@ class _Announcing:
     def __init__(self, paths, warn=lambda why: None):
         self._paths, self._warn, self._draws, self._dataset, self._copy = paths, warn, None, None, None
         self._pid, self._differed = os.getpid(), False  # whether a copy before this one was wrong in this epoch
+        self._over = False  # all is drawn
         self._number = next(i for i in range(len(_names) + 1) if i not in _names)
         _names.add(self._number)
 
@@ -708,6 +716,7 @@ class _Announcing:
             return
         self.end()
         self._draws, self._dataset, self._differed = iterator._sampler_iter, iterator._dataset, False
+        self._over = False
         for one in iterator._index_sampler, iterator._dataset:
             if _count_wrong(one) >= WRONG_MAX:
                 self.say(_why[one])
@@ -745,6 +754,10 @@ class _Announcing:
         if (copy.stopped or copy.wrong and not copy.wary) and copy.agreed >= STRETCH_MIN:
             self._go_on(iterator)
             return
+        self._judge(copy, iterator)
+
+    def _judge(self, copy, iterator):
+        """Says why nothing more is announced, if the copy is of no use any more."""
         why = NO_PATHS if self._paths is not None else NO_FILE.format(_kind(iterator._dataset))
         sampler = getattr(iterator._index_sampler, "sampler", iterator._index_sampler)
         if copy.no_files:
@@ -767,6 +780,18 @@ class _Announcing:
             self._warn("paths= gave no path below a ddpfs mountpoint, so nothing is read ahead: 'ddpfs ls' shows the "
                        "mountpoints")
 
+    def over(self, iterator, is_map):
+        """All is drawn.  A short epoch is drawn at once, and read by workers while the child still announces it.  This is
+        called again for each batch that they bring."""
+        copy, self._over = self._copy, True
+        if copy is None or os.getpid() != self._pid:
+            return
+        if is_map and iterator._num_workers > 0:
+            if not copy.over():
+                return
+            self._judge(copy, iterator)
+        self.end()
+
     def end(self, forget=False):
         copy, self._copy = self._copy, None
         if copy is not None and os.getpid() == self._pid:  # a worker is a forked copy of all this
@@ -780,7 +805,7 @@ class _Announcing:
     def __del__(self):
         if not sys.is_finalizing():
             _names.discard(self._number)
-            self.end(forget=True)  # the loop was left before its end
+            self.end(forget=not self._over)  # the loop was left before its end
 
 
 class _Hook:
@@ -839,6 +864,9 @@ def install(dataloader, automatic=False):
         attempt(announcing.before, self)
         try:
             drawn = next_index(self)
+        except StopIteration:
+            attempt(announcing.over, self)
+            raise
         except BaseException:
             announcing.end()
             raise
