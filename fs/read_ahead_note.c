@@ -29,10 +29,18 @@ bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_not
 		        "the recogniser is behind by %" PRIu64 " opens: files are read ahead late", counts->behind);
 		return true;
 	}
-	if (counts->recognised || counts->rests || counts->unexplained < FS_READ_AHEAD_UNEXPLAINED_MIN ||
-	        percent < FS_READ_AHEAD_MISSED_MIN)
+	if ((counts->recognised && !counts->left) || counts->rests ||
+	        counts->unexplained < FS_READ_AHEAD_UNEXPLAINED_MIN || percent < FS_READ_AHEAD_MISSED_MIN)
 		return false;
-	if (counts->reason)
+	if (counts->left)
+		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
+		        "%" PRIu64
+		        "%% missed, and hardly any of the latest opens is in the order that was recognised or "
+		        "announced: announce the files that are opened, in the order of the opens "
+		        "(ddpfs.Mount(MNT).follow(...), `ddpfs ctl MNT follow LIST`, "
+		        "paths= of ddpfs.torch.follow)",
+		        percent);
+	else if (counts->reason)
 		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
 		        "nothing recognised after %" PRIu64 " opens, %" PRIu64 "%% missed: %s", counts->unexplained,
 		        percent, counts->reason);
@@ -71,6 +79,12 @@ void fs_unknown_order_note(const struct fs_read_ahead_counts *counts, char *ret_
 		snprintf(ret_note, size,
 		        "unknown: everything that is opened is in memory, so no order is needed and the search for it "
 		        "rests");
+	else if (counts->left)
+		snprintf(ret_note, size,
+		        "unknown: hardly any of the latest opens is in the order that was recognised or announced: "
+		        "announce the files that are opened, in the order of the opens (ddpfs.Mount(MNT).follow(...), "
+		        "`ddpfs ctl MNT follow LIST`, "
+		        "paths= of ddpfs.torch.follow)");
 	else if (counts->reason)
 		snprintf(ret_note, size, "unknown: the trainer announces no order: %s", counts->reason);
 	else if (counts->dropped > 0)

@@ -63,6 +63,7 @@ void fs_sampler_publish(struct fs_sampler_streams *fr, bool busy)
 	fr->scanned = scanned;
 	fr->searched = searched;
 	fr->search = fr->rest.search;
+	fr->shown_strangers = fr->strangers;
 	if (!busy) {
 		fr->published = fr->taken;
 		fr->begun |= !fr->woken; /* else somebody came meanwhile */
@@ -117,7 +118,10 @@ static void say_order(struct fs_sampler_streams *fr, const char *recognised, con
 		as_listed = reads_as_listed(fr);
 	}
 	fs_announced_orders_count(fr->orders, &announced);
-	if (fs_announced_orders_live(fr->orders) > 0) {
+	if (counts->left) {
+		source = "unknown";
+		fs_unknown_order_note(counts, note);
+	} else if (fs_announced_orders_live(fr->orders) > 0) {
 		source = "announced";
 		fs_announced_orders_describe(fr->orders, what, sizeof(what));
 		snprintf(note, sizeof(note), "announced: %s", what);
@@ -150,6 +154,7 @@ static void say_why(
 	{
 		lock_for_scope(&fr->lock);
 		memcpy(reason, fr->reason, sizeof(reason));
+		counts->left = fr->shown_strangers;
 	}
 	counts->reason = *reason ? reason : NULL;
 	counts->heard = announced.explained > 0 || announced.dropped > 0;

@@ -22,8 +22,10 @@ enum {
 	USES_NS = 2000000,   /* of what the tier is told, and the pause after it */
 	LATER_NS = 20000000, /* pause until the search may go on */
 	LIKELY_SEEDS = 10000,
-	SETTLED_OPENS = 4096, /* opens explained by one sampler in a flat view, after which the search ends */
-	OWN_EPOCHS = 32,      /* epochs of ddpfs's own order that are compared with the opens */
+	SETTLED_OPENS = 4096,  /* opens explained by one sampler in a flat view, after which the search ends */
+	STRANGERS_OPENS = 512, /* among so many of the latest opens one in ... */
+	STRANGERS_SHARE = 16,  /* ... so many must be in a known order; else it counts as left */
+	OWN_EPOCHS = 32,       /* epochs of ddpfs's own order that are compared with the opens */
 };
 
 /* ---- ddpfs's own orders, as `.ddpfs/epoch/N.list` gives them ---- */
@@ -186,6 +188,8 @@ static int begin(struct fs_sampler_streams *fr)
 	};
 	int rc = 0;
 	fr->rest = (struct fs_search_rest){ 0 };
+	fr->lately = (struct lately){ 0 };
+	fr->strangers = false;
 	fr->leads = fr->view->all && fr->view->layout == FS_LAYOUT_TREE;
 	if (fr->leads)
 		plan_all(fr, &own, &options);
@@ -344,6 +348,37 @@ static bool rest(struct fs_sampler_streams *fr, size_t opens, size_t unexplained
 	return rests;
 }
 
+/* Returns what is known now, as one number: it changes with each sampler and each announced list. */
+static uint64_t known_orders(const struct fs_sampler_streams *fr)
+{
+	struct prefetch_recognised track;
+	uint64_t known = fs_announced_orders_live(fr->orders);
+	for (unsigned k = 0; prefetch_recognise_get(fr->r, k, &track) == 0; k++)
+		known += track.ready ? (uint64_t)(track.id + 1) * 1000003 + track.generation : 0;
+	return known;
+}
+
+/* Finds out whether the readers have left the orders that are known: one has another seed in its next epoch, or draws
+ * with replacement what first looked like a permutation. */
+static void count_strangers(struct fs_sampler_streams *fr, size_t opens)
+{
+	struct lately *lately = &fr->lately;
+	struct prefetch_searched searched;
+	prefetch_recognise_searched(fr->r, &searched);
+	uint64_t orders = known_orders(fr), unexplained = searched.unexplained - lately->unexplained;
+	lately->opens += opens;
+	if (orders != lately->orders)
+		fr->strangers = false;
+	else if (lately->opens < STRANGERS_OPENS)
+		return;
+	else if (unexplained * STRANGERS_SHARE >= lately->opens * (STRANGERS_SHARE - 1))
+		fr->strangers = orders != 0;
+	else if (unexplained * 2 <= lately->opens)
+		fr->strangers = false;
+	*lately = (struct lately){ .unexplained = searched.unexplained, .orders = orders };
+	prefetch_set_strangers(fr->server->prefetch, fr->strangers);
+}
+
 /* Searches for a while. Returns as prefetch_recognise_step. */
 static int search(struct fs_sampler_streams *fr, size_t opens, size_t unexplained)
 {
@@ -416,9 +451,10 @@ static void *recognise_run(void *arg)
 		failed |= rc < 0;
 		if (rc > 0)
 			wait_ns = rc == PREFETCH_RECOGNISE_LATER ? LATER_NS : 0;
-		if (fr->leads)
+		if (fr->leads) {
 			fs_sampler_follow_all(fr);
-		else if (fr->view->layout == FS_LAYOUT_FLAT)
+			count_strangers(fr, n);
+		} else if (fr->view->layout == FS_LAYOUT_FLAT)
 			settle(fr);
 		if (fr->uses)
 			wait_ns = step_uses(fr, wait_ns);

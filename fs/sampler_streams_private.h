@@ -41,6 +41,13 @@ struct follow {
 	struct fs_sink_stream *stream;
 };
 
+/* The latest opens: how many are in no known order. */
+struct lately {
+	uint64_t opens;
+	uint64_t unexplained; /* struct prefetch_searched.unexplained before them */
+	uint64_t orders;      /* what was known then, as one number */
+};
+
 /* A sampler that is recognised, as it is shown (sampler_stats.c). */
 struct shown {
 	struct prefetch_recognised track;
@@ -76,6 +83,8 @@ struct fs_sampler_streams {
 	bool restored;          /* what a predecessor left was taken over */
 	uint64_t opened_ns;     /* time of the last opens */
 	struct fs_search_rest rest;
+	struct lately lately;
+	bool strangers; /* hardly any of the latest opens is in an order that is known */
 	uint32_t batch[FS_SAMPLER_STREAMS_BATCH], explained[FS_SAMPLER_STREAMS_BATCH]; /* ... to here */
 	pthread_t thread;
 
@@ -89,7 +98,8 @@ struct fs_sampler_streams {
 	uint64_t queued, taken, published; /* all since the start; published <= taken <= queued */
 	struct shown shown[PREFETCH_TRACKS_MAX];
 	unsigned n_shown;
-	bool sharded_twice; /* since the start: the list that showed it may be another epoch's */
+	bool shown_strangers; /* `strangers` */
+	bool sharded_twice;   /* since the start: the list that showed it may be another epoch's */
 	struct prefetch_scanned scanned;
 	struct prefetch_searched searched;
 	enum fs_search search;

@@ -517,6 +517,14 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 	};
 }
 
+void prefetch_set_strangers(struct prefetch *p, bool strangers)
+{
+	if (atomic_exchange(&p->warm_up.strangers, strangers) == strangers)
+		return;
+	prefetch_lock_for_scope(p);
+	prefetch_engine_step(p, PREFETCH_NEWS);
+}
+
 uint64_t prefetch_reads(struct prefetch *p)
 {
 	return atomic_load_explicit(&p->counters.reads, memory_order_relaxed);

@@ -193,6 +193,24 @@ static void test_largest_numbers_fit(void **state)
 	assert_string_equal(text + strlen(text) - strlen("N.list"), "N.list");
 }
 
+static void test_an_order_that_was_left_is_unknown(void **state)
+{
+	(void)state;
+	char order[FS_READ_AHEAD_NOTE_MAX];
+	struct fs_read_ahead_counts counts = {
+		.recognised = true, .left = true, .unexplained = 512, .opens = 1000, .misses = 500
+	};
+	const char *text = note_of(counts);
+	assert_non_null(text);
+	assert_non_null(
+	        strstr(text, "50% missed, and hardly any of the latest opens is in the order that was recognised"));
+	assert_non_null(strstr(text, "`ddpfs ctl MNT follow LIST`"));
+	fs_unknown_order_note(&counts, order);
+	assert_non_null(strstr(order, "unknown: hardly any of the latest opens is in the order that was recognised"));
+	counts.misses = 0;
+	assert_null(note_of(counts));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -207,6 +225,7 @@ int main(void)
 		cmocka_unit_test(test_the_longest_reason_fits),
 		cmocka_unit_test(test_being_behind_comes_first),
 		cmocka_unit_test(test_largest_numbers_fit),
+		cmocka_unit_test(test_an_order_that_was_left_is_unknown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

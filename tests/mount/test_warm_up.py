@@ -170,6 +170,23 @@ def test_it_ends_when_a_sampler_is_recognised(mount, dataset):
     assert now["misses"] - before["misses"] <= taken(now) + 1024 * now["refetches"] + 32, "the first step may come early"
 
 
+@pytest.mark.parametrize("known", ["recognised", "announced"])
+def test_it_begins_again_when_the_order_is_left(mount, dataset, known):
+    """The next epoch has another seed than the one that would come next, or is another list than the announced one."""
+    m = mount(dataset, SMALL)
+    names = sorted(NAMES)
+    random.Random(42).shuffle(names)
+    if known == "announced":
+        tools.ddpfs("ctl", m.path, "follow", "-", input="".join(f"{name}\n" for name in names * 2))
+    read(m, names)
+    before = wait_until(lambda: (now := settled(m))["order_source"] == known and now, "an order that is known")
+    for _ in range(2):
+        read(m, shuffled())
+    now = settled(m)
+    assert now["warm_ups"] > before["warm_ups"]
+    assert now["order_source"] == "unknown" and now["read_ahead_note"]
+
+
 def clips(files=16):
     """Neighbouring files together, as frames of videos, and the clips in random order."""
     names = sorted(NAMES)

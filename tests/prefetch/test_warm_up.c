@@ -373,6 +373,25 @@ static void never_begins_while_an_order_is_followed(void **state)
 	bench_stop(&b);
 }
 
+static void begins_beside_an_order_that_readers_have_left(void **state)
+{
+	(void)state;
+	struct bench b;
+	struct known known;
+	bench_start(&b, 8 << 20, NULL);
+	known_begin(&known, &b, SHARD_ORDER_NONE, 0);
+	prefetch_set_strangers(b.p, true);
+	for (uint32_t i = 0; i < N_FILES; i++)
+		read_file(&b, at_slot(N_FILES - 1 - i));
+	settle(&b);
+	assert_int_equal(stats(&b).warm_ups, 1);
+	prefetch_set_strangers(b.p, false);
+	settle(&b);
+	assert_int_equal(stats(&b).warm_up, PREFETCH_WARM_UP_WATCHES);
+	known_end(&known);
+	bench_stop(&b);
+}
+
 struct slow_reads {
 	_Atomic uint64_t ns;
 	_Atomic uint64_t since_ns; /* CLOCK_MONOTONIC; when the first of them began; 0: none has */
@@ -770,6 +789,7 @@ int main(void)
 		cmocka_unit_test(what_readers_brought_in_is_hardly_read_again),
 		cmocka_unit_test(what_fits_beside_little_landing_memory_is_read),
 		cmocka_unit_test(never_begins_while_an_order_is_followed),
+		cmocka_unit_test(begins_beside_an_order_that_readers_have_left),
 		cmocka_unit_test(ends_when_an_order_is_known),
 		cmocka_unit_test(names_of_a_known_order_do_not_wait_for_its_own),
 		cmocka_unit_test(begins_again_when_the_order_is_lost),

@@ -566,7 +566,7 @@ class Copy:
             self.close()
 
     def over(self):
-        """Compares what the loader has drawn last.  Returns whether the child has announced all of it, or never will."""
+        """Compares what the loader has drawn last.  Returns whether the child has announced all, or never will."""
         self.drew([])
         if not self._pending and not self._ended and self._pipe is not None:
             self._hear()
@@ -781,8 +781,8 @@ class _Announcing:
                        "mountpoints")
 
     def over(self, iterator, is_map):
-        """All is drawn.  A short epoch is drawn at once, and read by workers while the child still announces it.  This is
-        called again for each batch that they bring."""
+        """All is drawn.  A short epoch is drawn at once, and workers read it while the child still announces it.  This
+        is called again for each batch that they bring."""
         copy, self._over = self._copy, True
         if copy is None or os.getpid() != self._pid:
             return
