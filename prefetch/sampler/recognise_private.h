@@ -79,7 +79,7 @@ static inline bool prefetch_source_foreign(const struct source *source)
 	return source->sampler > PREFETCH_SAMPLER_UNSEEDED;
 }
 
-/* track.c has how a track is followed. */
+/* track.c and track_*.c have how a track is followed. */
 struct track {
 	uint32_t id, generation; /* struct prefetch_recognised */
 	struct source source, next_source;
@@ -578,7 +578,7 @@ int prefetch_shuffle_buffer_try(struct prefetch_recognise *r);
 /* Makes a track of what was found, and ends the searches.  Returns 1 or -ENOMEM. */
 int prefetch_shuffle_buffer_accept(struct prefetch_recognise *r, const struct buffer_match *match);
 
-/* ---- track.c ---- */
+/* ---- track.c and track_*.c ---- */
 
 /* Returns the shuffle that makes the permutation of a source. */
 struct prefetch_shuffle prefetch_source_shuffle(const struct source *source);
