@@ -604,6 +604,36 @@ def test_a_sampler_that_fails_fails_as_without(place, recorder):
             read(loader)
 
 
+@pytest.mark.parametrize("kind", ["raises", "is killed"])
+def test_why_a_copy_failed_is_said_at_once_and_stays(place, recorder, monkeypatch, kind):
+    """In the first epoch, and also when the sampler is left alone."""
+    dataset, parent, shared = Files(place), os.getpid(), mmap.mmap(-1, 4096)
+    monkeypatch.setenv("DDPFS_MOUNT", str(place))
+    monkeypatch.setattr(sampler_copy, "_tell_why", lambda name, why, roots: sampler_copy.Mount("").follow(
+        [why], list="why", append=True, skip_unknown=True))
+
+    def draw(_):
+        yield from range(20)
+        if os.getpid() != parent and kind == "raises":
+            raise PermissionError(13, "Permission denied", "curriculum")
+        shared[0] = 1  # a copy cannot
+        yield from range(20, 40)
+
+    why = {"raises": "failed (PermissionError: [Errno 13] Permission denied: 'curriculum'): call",
+           "is killed": "failed (ended by signal 11, Segmentation fault; a copy cannot write to shared memory): call"}[kind]
+    loader = ddpfs.torch.follow(DataLoader(dataset, 4, sampler=Drawn(draw, 40)))
+    for epoch in range(4):
+        recorder.told.clear()
+        iterator = iter(loader)
+        next(iterator)
+        copy = iterator._ddpfs._copy
+        if copy:
+            wait_until(lambda: copy._child is None or gone(copy._child))
+        assert (copy is None) == (epoch >= 2) and len(list(iterator)) == 9
+        wait_until(lambda: any(name == "why" for name, _, _ in recorder.told))
+        assert all(why in names[0] for name, _, names in recorder.told if name == "why")
+
+
 def a_while():
     """Time for the copy to find out that there are no files: an epoch of 40 numbers ends sooner."""
     time.sleep(0.5)

@@ -86,6 +86,14 @@ def _debug(what):
         print(f"ddpfs: {what}", file=sys.stderr, flush=True)
 
 
+def _ended_by(number):
+    """Why a child has failed that could not say it."""
+    if number is None:
+        return FAILED.format("it ended without a reason")
+    hint = "; a copy cannot write to shared memory" if number == signal.SIGSEGV else ""
+    return FAILED.format(f"ended by signal {number}, {signal.strsignal(number)}{hint}")
+
+
 def _kind(thing):
     return type(thing).__name__
 
@@ -148,7 +156,7 @@ class _Shared:
             self._end += len(text)
 
     def note(self, kind, value):
-        """For later epochs: "whole", what a Reader saw, or "numbers", what a Search found."""
+        """For later epochs: "whole", what a Reader saw, "numbers", what a Search found, or "failed", why it failed."""
         text = json.dumps([kind, value]).encode()
         if len(text) <= NOTE_BYTES:
             self._note[:len(text)] = text
@@ -479,6 +487,8 @@ class Copy:
 
     wrong      the draws differ from the child's, or the child has failed
     failed     the child has failed
+    told       why, if the child has said it to the mounts
+    killed_by  the number of the signal that has ended the failed child, or None
     at_once    the first draw differed already
     stopped    all was compared, and the child has stopped before a draw that nobody can know beforehand
     no_files   the child found no file of a ddpfs mount
@@ -488,7 +498,8 @@ class Copy:
     def __init__(self, name, wary=False, continues=None):
         """wary: it stops before a draw that takes from a global random state.  continues: the Copy before it."""
         self.wary, self.wrong, self.stopped, self.no_files, self.unfound = wary, False, False, False, False
-        self.failed, self.at_once, self.agreed, self.roots = False, False, 0, ()
+        self.failed, self.told, self.killed_by = False, None, None
+        self.at_once, self.agreed, self.roots = False, 0, ()
         self._name, self._child, self._shared, self._pipe, self._dataset = name, None, None, None, None
         self._pending, self._known, self._ended, self._unsure, self._before = [], 0, False, False, continues
 
@@ -535,6 +546,7 @@ class Copy:
         except BaseException as error:  # whatever it is, the trainer's code must not go on in this process
             why = FAILED.format(f"{_kind(error)}: {error}"[:100])
             _debug(f"{self._name}: {why}")
+            self._shared.note("failed", why)
             _tell_why(self._name, why, self._shared.roots())
         finally:
             os._exit(0)
@@ -594,7 +606,7 @@ class Copy:
             return False
         counts = [count for (count,) in _COUNT.iter_unpack(said)]
         self.no_files = NO_FILES in counts
-        if not counts or self.no_files:  # nothing: the child has failed, and has said why
+        if not counts or self.no_files:  # nothing: the child has failed
             self.wrong, self.wary = not counts, True  # no other copy would do better
             self.failed = not counts
             self.close()
@@ -612,7 +624,9 @@ class Copy:
         if child is not None:
             try:
                 signal.pidfd_send_signal(child, signal.SIGKILL)
-                os.waitid(os.P_PIDFD, child, os.WEXITED)
+                ended = os.waitid(os.P_PIDFD, child, os.WEXITED)
+                if self.failed and ended.si_code != os.CLD_EXITED:  # it was ending before SIGKILL
+                    self.killed_by = ended.si_status
                 while True:  # a Reader's process, if this process is the reaper of its container
                     os.waitpid(-self._group, 0)
             except OSError:
@@ -622,7 +636,11 @@ class Copy:
             os.close(pipe)
         if shared is not None:
             self.roots = shared.roots()
-            _remember(self._dataset, shared.noted())
+            kind, value = noted = shared.noted() or (None, None)
+            if kind == "failed":
+                self.told = value
+            elif kind:
+                _remember(self._dataset, noted)
             self.unfound = bool(shared.searches[0]) and self.agreed > 0
 
     def forget(self):
@@ -666,9 +684,8 @@ def _blame(thing, by, why):
 
 def _remember(dataset, known):
     try:
-        if known:
-            _known[dataset] = known
-            _wrong.pop(dataset, None)
+        _known[dataset] = known
+        _wrong.pop(dataset, None)
     except TypeError:
         pass  # a list, say: the next epoch reads again
 
@@ -765,10 +782,10 @@ class _Announcing:
         elif copy.stopped and not copy.agreed and self._differed:  # no copy can go on
             self.say(DIFFERS.format(_kind(sampler)), copy.roots)
         elif copy.wrong:
-            why = (FAILED.format("DDPFS_DEBUG=1 prints it") if copy.failed
+            why = (copy.told or _ended_by(copy.killed_by) if copy.failed
                    else (AT_ONCE if copy.at_once else DIFFERS).format(_kind(sampler)))
             _blame(iterator._index_sampler, 1, why)
-        if copy.no_files or copy.wrong and not copy.failed:
+        if copy.no_files or copy.wrong and not (copy.failed and copy.told):
             self.say(why, copy.roots)
         if copy.wrong or copy.no_files or copy.stopped and not copy.agreed:
             copy.forget()
