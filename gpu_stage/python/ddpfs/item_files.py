@@ -3,6 +3,7 @@
 the first file.
 
     column    file k of item i is in a list, at i                  images[i], masks[i], samples[i]["frames"][k]
+    part      the same, at a part of i, which is a tuple             images[i[0]], images[i[1]], images[i[2]]
     position  file k is in a list at a number that depends on i    frames[i + k], frames[16 * i + k], frames[starts[i]]
     run       the files are a part of a list; its length varies    frames[start:start + length], samples[i]["frames"]
     name      the name of the first file tells file k              images/7.jpg and masks/7.png, 0007.jpg and 0008.jpg
@@ -43,7 +44,7 @@ def learn(seen):
     steps = []
     for k in range(count):
         having = [one for one in seen if len(one.paths) >= count and one.paths[k]]
-        step = _column(having, k) or _position(sources, having, k)
+        step = _column(having, k) or _part(having, k) or _position(sources, having, k)
         if step is None:
             step = _name(having, k) if k else lambda lists: lambda i: ASK
         steps.append(step or (lambda lists: lambda i: None))
@@ -85,6 +86,23 @@ def _column(having, k):
             if rule and (len(having) > 1 or rule("") == ""):
                 return _column_made(name, rule)
     return None
+
+
+def _part(having, k):
+    """A column at one of the parts of the index."""
+    sizes = {len(one.index) if isinstance(one.index, tuple) else 0 for one in having}
+    for j in range(sizes.pop() if len(sizes) == 1 else 0):
+        step = _column([one._replace(index=one.index[j]) for one in having], k)
+        if step:
+            return _of_part(step, j)
+    return None
+
+
+def _of_part(step, j):
+    def made(lists):
+        path = step(lists)
+        return lambda i: path(i[j])
+    return made
 
 
 def _same(pairs):
