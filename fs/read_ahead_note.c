@@ -29,13 +29,12 @@ bool fs_read_ahead_note(const struct fs_read_ahead_counts *counts, char *ret_not
 		        "the recogniser is behind by %" PRIu64 " opens: files are read ahead late", counts->behind);
 		return true;
 	}
-	if ((counts->recognised && !counts->left) || counts->rests ||
+	if ((counts->recognised && !counts->order_left) || counts->rests ||
 	        counts->unexplained < FS_READ_AHEAD_UNEXPLAINED_MIN || percent < FS_READ_AHEAD_MISSED_MIN)
 		return false;
-	if (counts->left)
+	if (counts->order_left)
 		snprintf(ret_note, FS_READ_AHEAD_NOTE_MAX,
-		        "%" PRIu64
-		        "%% missed, and hardly any of the latest opens is in the order that was recognised or "
+		        "%" PRIu64 "%% missed, and few of the latest opens are in the order that was recognised or "
 		        "announced: announce the files that are opened, in the order of the opens "
 		        "(ddpfs.Mount(MNT).follow(...), `ddpfs ctl MNT follow LIST`, "
 		        "paths= of ddpfs.torch.follow)",
@@ -79,9 +78,9 @@ void fs_unknown_order_note(const struct fs_read_ahead_counts *counts, char *ret_
 		snprintf(ret_note, size,
 		        "unknown: everything that is opened is in memory, so no order is needed and the search for it "
 		        "rests");
-	else if (counts->left)
+	else if (counts->order_left)
 		snprintf(ret_note, size,
-		        "unknown: hardly any of the latest opens is in the order that was recognised or announced: "
+		        "unknown: few of the latest opens are in the order that was recognised or announced: "
 		        "announce the files that are opened, in the order of the opens (ddpfs.Mount(MNT).follow(...), "
 		        "`ddpfs ctl MNT follow LIST`, "
 		        "paths= of ddpfs.torch.follow)");

@@ -20,7 +20,7 @@ enum {
 struct fs_read_ahead_counts {
 	uint64_t behind;      /* opens that the recogniser has not begun to examine */
 	bool recognised;      /* at least one sampler is recognised */
-	bool left;            /* hardly any of the latest opens is in an order that is recognised or announced */
+	bool order_left;      /* few of the latest opens are in an order that is recognised or announced */
 	bool rests;           /* the search rests, because all that is opened is in memory or announced */
 	uint64_t unexplained; /* opens that fit no sampler */
 	uint64_t opens;       /* of the mount; 0: not known */

@@ -31,8 +31,8 @@ static void tell(struct fs_sampler_streams *fr, const struct shown *s)
 	if (t->shards_twice && !fr->told[i].twice) {
 		fr->told[i].twice = true;
 		log_warning("the trainer's sampler shards this rank's part once more (rank %u of %u of it): the rest "
-		            "of the "
-		            "part is never read; mount with layout=tree,view=all, or let the trainer read all that it "
+		            "of the part is never read; mount with layout=tree,view=all, or let the trainer read all "
+		            "that it "
 		            "lists",
 		        t->first, t->world);
 	}
@@ -63,7 +63,7 @@ void fs_sampler_publish(struct fs_sampler_streams *fr, bool busy)
 	fr->scanned = scanned;
 	fr->searched = searched;
 	fr->search = fr->rest.search;
-	fr->shown_strangers = fr->strangers;
+	fr->shown_left = fr->left.left;
 	if (!busy) {
 		fr->published = fr->taken;
 		fr->begun |= !fr->woken; /* else somebody came meanwhile */
@@ -118,7 +118,7 @@ static void say_order(struct fs_sampler_streams *fr, const char *recognised, con
 		as_listed = reads_as_listed(fr);
 	}
 	fs_announced_orders_count(fr->orders, &announced);
-	if (counts->left) {
+	if (counts->order_left) {
 		source = "unknown";
 		fs_unknown_order_note(counts, note);
 	} else if (fs_announced_orders_live(fr->orders) > 0) {
@@ -154,7 +154,7 @@ static void say_why(
 	{
 		lock_for_scope(&fr->lock);
 		memcpy(reason, fr->reason, sizeof(reason));
-		counts->left = fr->shown_strangers;
+		counts->order_left = fr->shown_left;
 	}
 	counts->reason = *reason ? reason : NULL;
 	counts->heard = announced.explained > 0 || announced.dropped > 0;

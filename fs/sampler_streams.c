@@ -22,10 +22,8 @@ enum {
 	USES_NS = 2000000,   /* of what the tier is told, and the pause after it */
 	LATER_NS = 20000000, /* pause until the search may go on */
 	LIKELY_SEEDS = 10000,
-	SETTLED_OPENS = 4096,  /* opens explained by one sampler in a flat view, after which the search ends */
-	STRANGERS_OPENS = 512, /* among so many of the latest opens one in ... */
-	STRANGERS_SHARE = 16,  /* ... so many must be in a known order; else it counts as left */
-	OWN_EPOCHS = 32,       /* epochs of ddpfs's own order that are compared with the opens */
+	SETTLED_OPENS = 4096, /* opens explained by one sampler in a flat view, after which the search ends */
+	OWN_EPOCHS = 32,      /* epochs of ddpfs's own order that are compared with the opens */
 };
 
 /* ---- ddpfs's own orders, as `.ddpfs/epoch/N.list` gives them ---- */
@@ -188,8 +186,8 @@ static int begin(struct fs_sampler_streams *fr)
 	};
 	int rc = 0;
 	fr->rest = (struct fs_search_rest){ 0 };
-	fr->lately = (struct lately){ 0 };
-	fr->strangers = false;
+	fr->left = (struct fs_order_left){ 0 };
+	fr->in_lists = 0;
 	fr->leads = fr->view->all && fr->view->layout == FS_LAYOUT_TREE;
 	if (fr->leads)
 		plan_all(fr, &own, &options);
@@ -281,6 +279,7 @@ static bool can_look(struct fs_sampler_streams *fr, bool *ret_failed)
 	fr->published = fr->taken;
 	fr->begun |= !fr->woken;
 	fr->n_shown = 0;
+	fr->shown_left = false;
 	return false;
 }
 
@@ -312,10 +311,13 @@ static size_t announced(struct fs_sampler_streams *fr, size_t n)
 	struct prefetch_recognised track;
 	size_t left = fs_announced_orders_opened(fr->orders, fr->batch, n, fr->explained);
 	bool confirmed = fs_announced_orders_sync(fr->orders, base_now_ns());
+	if (confirmed)
+		fr->left.orders = 0; /* a new list */
 	/* What was recognised before would get no more opens, and its stream would keep its room. */
 	if (confirmed && fr->r && prefetch_recognise_get(fr->r, 0, &track) == 0)
 		begin_again(fr);
 	fs_trainer_uses_opened(fr->uses, fr->explained, n - left, left);
+	fr->in_lists += n - left;
 	return left;
 }
 
@@ -348,35 +350,24 @@ static bool rest(struct fs_sampler_streams *fr, size_t opens, size_t unexplained
 	return rests;
 }
 
-/* Returns what is known now, as one number: it changes with each sampler and each announced list. */
+/* Returns what is known now, as one number: it changes with each sampler and each of its epochs. */
 static uint64_t known_orders(const struct fs_sampler_streams *fr)
 {
 	struct prefetch_recognised track;
 	uint64_t known = fs_announced_orders_live(fr->orders);
 	for (unsigned k = 0; prefetch_recognise_get(fr->r, k, &track) == 0; k++)
-		known += track.ready ? (uint64_t)(track.id + 1) * 1000003 + track.generation : 0;
+		known += track.ready ? (track.id + UINT64_C(1)) * 1000003 + track.seed * 31 + track.epoch : 0;
 	return known;
 }
 
-/* Finds out whether the readers have left the orders that are known: one has another seed in its next epoch, or draws
- * with replacement what first looked like a permutation. */
-static void count_strangers(struct fs_sampler_streams *fr, size_t opens)
+static void look_whether_left(struct fs_sampler_streams *fr)
 {
-	struct lately *lately = &fr->lately;
 	struct prefetch_searched searched;
 	prefetch_recognise_searched(fr->r, &searched);
-	uint64_t orders = known_orders(fr), unexplained = searched.unexplained - lately->unexplained;
-	lately->opens += opens;
-	if (orders != lately->orders)
-		fr->strangers = false;
-	else if (lately->opens < STRANGERS_OPENS)
-		return;
-	else if (unexplained * STRANGERS_SHARE >= lately->opens * (STRANGERS_SHARE - 1))
-		fr->strangers = orders != 0;
-	else if (unexplained * 2 <= lately->opens)
-		fr->strangers = false;
-	*lately = (struct lately){ .unexplained = searched.unexplained, .orders = orders };
-	prefetch_set_strangers(fr->server->prefetch, fr->strangers);
+	bool left = fs_order_left_update(
+	        &fr->left, searched.opens + fr->in_lists, searched.explained + fr->in_lists, known_orders(fr));
+	if (fr->view->all)
+		prefetch_set_order_left(fr->server->prefetch, left);
 }
 
 /* Searches for a while. Returns as prefetch_recognise_step. */
@@ -414,6 +405,7 @@ static void forget(struct fs_sampler_streams *fr)
 	fr->own_begun = false;
 	lock_for_scope(&fr->lock);
 	fr->n_shown = 0;
+	fr->shown_left = false;
 	fr->sharded_twice = false;
 }
 
@@ -453,7 +445,7 @@ static void *recognise_run(void *arg)
 			wait_ns = rc == PREFETCH_RECOGNISE_LATER ? LATER_NS : 0;
 		if (fr->leads) {
 			fs_sampler_follow_all(fr);
-			count_strangers(fr, n);
+			look_whether_left(fr);
 		} else if (fr->view->layout == FS_LAYOUT_FLAT)
 			settle(fr);
 		if (fr->uses)

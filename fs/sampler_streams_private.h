@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "fs/announced_orders.h"
+#include "fs/order_left.h"
 #include "fs/order_numbers.h"
 #include "fs/rank_files.h"
 #include "fs/read_ahead_note.h"
@@ -39,13 +40,6 @@ struct follow {
 	struct order order;
 	struct shard_view *view;
 	struct fs_sink_stream *stream;
-};
-
-/* The latest opens: how many are in no known order. */
-struct lately {
-	uint64_t opens;
-	uint64_t unexplained; /* struct prefetch_searched.unexplained before them */
-	uint64_t orders;      /* what was known then, as one number */
 };
 
 /* A sampler that is recognised, as it is shown (sampler_stats.c). */
@@ -83,8 +77,8 @@ struct fs_sampler_streams {
 	bool restored;          /* what a predecessor left was taken over */
 	uint64_t opened_ns;     /* time of the last opens */
 	struct fs_search_rest rest;
-	struct lately lately;
-	bool strangers; /* hardly any of the latest opens is in an order that is known */
+	struct fs_order_left left;
+	uint64_t in_lists; /* opens since the search began that announced orders explain */
 	uint32_t batch[FS_SAMPLER_STREAMS_BATCH], explained[FS_SAMPLER_STREAMS_BATCH]; /* ... to here */
 	pthread_t thread;
 
@@ -98,8 +92,8 @@ struct fs_sampler_streams {
 	uint64_t queued, taken, published; /* all since the start; published <= taken <= queued */
 	struct shown shown[PREFETCH_TRACKS_MAX];
 	unsigned n_shown;
-	bool shown_strangers; /* `strangers` */
-	bool sharded_twice;   /* since the start: the list that showed it may be another epoch's */
+	bool shown_left;    /* left.left */
+	bool sharded_twice; /* since the start: the list that showed it may be another epoch's */
 	struct prefetch_scanned scanned;
 	struct prefetch_searched searched;
 	enum fs_search search;

@@ -464,8 +464,8 @@ struct prefetch_warm_up {
 	uint64_t rest_ns;     /* no read starts before this time */
 	uint64_t again_ns;    /* when a pass last began again; 0: never */
 	uint64_t next_again;  /* ns after again_ns until a pass may begin again */
-	_Atomic bool strangers; /* prefetch_set_strangers(); any thread sets it */
-	_Atomic int state;      /* enum prefetch_warm_up_state */
+	_Atomic bool order_left; /* prefetch_set_order_left(); any thread sets it */
+	_Atomic int state;       /* enum prefetch_warm_up_state */
 	_Atomic uint64_t begun, bytes;
 };
 

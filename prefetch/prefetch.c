@@ -517,9 +517,9 @@ void prefetch_stats_get(struct prefetch *p, struct prefetch_stats *ret_stats)
 	};
 }
 
-void prefetch_set_strangers(struct prefetch *p, bool strangers)
+void prefetch_set_order_left(struct prefetch *p, bool left)
 {
-	if (atomic_exchange(&p->warm_up.strangers, strangers) == strangers)
+	if (atomic_exchange(&p->warm_up.order_left, left) == left)
 		return;
 	prefetch_lock_for_scope(p);
 	prefetch_engine_step(p, PREFETCH_NEWS);

@@ -219,9 +219,9 @@ struct prefetch_tier_stats {
 /* Reads these.  It waits for no disk.  Returns false: there is no tier. */
 bool prefetch_tier_stats(struct prefetch *prefetch, struct prefetch_tier_stats *ret_stats);
 
-/* Says whether nearly all that is opened is in no known order, though streams are followed: their readers have left
- * them, or read slowly beside others.  Then the warm-up may run beside these streams.  Any thread. */
-void prefetch_set_strangers(struct prefetch *prefetch, bool strangers);
+/* Says whether most of what is opened is in no known order, though streams are followed: their readers have left them,
+ * or read slowly beside others.  Then the warm-up may run beside these streams.  Any thread. */
+void prefetch_set_order_left(struct prefetch *prefetch, bool left);
 
 /* Returns prefetch_stats.reads alone, at next to no cost. */
 uint64_t prefetch_reads(struct prefetch *prefetch);

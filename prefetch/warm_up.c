@@ -5,8 +5,8 @@
  * The stream is one with prefetch_stream_options.warm_up.  It differs from the others:
  *
  * - It is asleep at first.  It begins when PREFETCH_WARM_UP_MISSES files were missed and no other stream is followed,
- *   and ends when another stream is followed.  Then it is asleep again.  Streams that hardly any open belongs to do not
- *   count (prefetch_set_strangers).
+ *   and ends when another stream is followed.  Then it is asleep again.  Streams that few of the opens belong to do not
+ *   count (prefetch_set_order_left).
  * - Its turns are never used, so it is in no order that a reader could leave.
  * - Each turn is read at most once in a pass.  What readers brought in is skipped.  A read is up to SHARD_BLOCK long.
  *   A fetch is about that long, and is several reads if readers brought in much between its files (merged_reads.c).
@@ -121,7 +121,7 @@ void prefetch_warm_up_settle(struct prefetch *p)
 	struct prefetch_warm_up *w = &p->warm_up;
 	if (!w->stream)
 		return;
-	bool known = p->schedule.followed && !atomic_load(&w->strangers);
+	bool known = p->schedule.followed && !atomic_load(&w->order_left);
 	if (known || p->schedule.shared) {
 		w->missed = 0;
 		end(p);

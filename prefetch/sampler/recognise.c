@@ -337,14 +337,18 @@ void prefetch_recognise_opened(struct prefetch_recognise *r, const uint32_t *fil
 		known = known || explained(r, files[i]);
 		if (r->changed)
 			prefetch_recognise_sift(r);
-		if (!known) {
+		if (known) {
+			r->explained++;
+		} else {
 			r->unexplained++;
 			collect(r, files[i]);
 		}
 		uint32_t stranger;
 		for (unsigned k = 0; k < r->n_tracks; k++) {
-			while (prefetch_track_stranger(r, r->tracks[k], &stranger))
+			while (prefetch_track_stranger(r, r->tracks[k], &stranger)) {
+				r->explained -= r->explained > 0;
 				collect(r, stranger);
+			}
 		}
 		if (r->astray)
 			look_afresh(r);
@@ -576,6 +580,8 @@ void prefetch_recognise_searched(const struct prefetch_recognise *r, struct pref
 		.seeds = r->likely.seeds.tried + atomic_load(&r->background.tried),
 		.cpu_ns = r->search_ns + atomic_load(&r->background.cpu_ns),
 		.unexplained = r->unexplained,
+		.opens = r->opens,
+		.explained = r->explained,
 		.wrong = r->wrong,
 		.running = prefetch_background_busy(r),
 	};

@@ -141,6 +141,8 @@ struct prefetch_searched {
 	uint64_t seeds;       /* tried; counted once for each list */
 	uint64_t cpu_ns;      /* of looks and seeds */
 	uint64_t unexplained; /* opens that nothing explained, since the last recognition */
+	uint64_t opens;       /* all; repeated ones, and files of one sample that are opened together, count once */
+	uint64_t explained;   /* of these, what a track explained */
 	unsigned wrong;       /* tracks that were dropped because the opens went on in another way */
 	bool running;         /* all seeds are being tried */
 };

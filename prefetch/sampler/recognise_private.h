@@ -374,6 +374,7 @@ struct prefetch_recognise {
 	} budget;
 	uint64_t looks, search_ns; /* struct prefetch_searched, without the background's */
 	uint64_t unexplained;      /* the same */
+	uint64_t explained;        /* the same */
 	unsigned wrong;            /* the same */
 	struct refused {
 		const struct prefetch_list *list;

@@ -198,15 +198,14 @@ static void test_an_order_that_was_left_is_unknown(void **state)
 	(void)state;
 	char order[FS_READ_AHEAD_NOTE_MAX];
 	struct fs_read_ahead_counts counts = {
-		.recognised = true, .left = true, .unexplained = 512, .opens = 1000, .misses = 500
+		.recognised = true, .order_left = true, .unexplained = 512, .opens = 1000, .misses = 500
 	};
 	const char *text = note_of(counts);
 	assert_non_null(text);
-	assert_non_null(
-	        strstr(text, "50% missed, and hardly any of the latest opens is in the order that was recognised"));
+	assert_non_null(strstr(text, "50% missed, and few of the latest opens are in the order that was recognised"));
 	assert_non_null(strstr(text, "`ddpfs ctl MNT follow LIST`"));
 	fs_unknown_order_note(&counts, order);
-	assert_non_null(strstr(order, "unknown: hardly any of the latest opens is in the order that was recognised"));
+	assert_non_null(strstr(order, "unknown: few of the latest opens are in the order that was recognised"));
 	counts.misses = 0;
 	assert_null(note_of(counts));
 }

@@ -121,3 +121,16 @@ def test_the_second_file_of_a_sample_that_comes_is_not_lost(grouped, mount):
     order = random.Random().sample(samples_of(m, files), 500)
     after = read(m, files, order)
     assert after["misses"] > 500 and after["lost"] <= after["misses"] / 20 and after["refetches"] == 0
+
+
+def test_readers_of_both_files_who_leave_the_order_are_noticed(grouped, mount):
+    """The second file of a sample is no second open: else half of the opens would count as fitting."""
+    dataset, files = grouped
+    m = mount(dataset, f"{TREE},memory=24M")
+    samples = samples_of(m, files)
+    names = list(samples)
+    random.Random(7).shuffle(names)
+    read(m, files, names[:1000])
+    wait_until(lambda: settled(m)["order_source"] == "recognised")
+    now = read(m, files, random.sample(samples, SAMPLES))
+    assert now["order_source"] == "unknown" and now["read_ahead_note"] and now["warm_ups"], now

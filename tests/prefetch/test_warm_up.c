@@ -380,12 +380,12 @@ static void begins_beside_an_order_that_readers_have_left(void **state)
 	struct known known;
 	bench_start(&b, 8 << 20, NULL);
 	known_begin(&known, &b, SHARD_ORDER_NONE, 0);
-	prefetch_set_strangers(b.p, true);
+	prefetch_set_order_left(b.p, true);
 	for (uint32_t i = 0; i < N_FILES; i++)
 		read_file(&b, at_slot(N_FILES - 1 - i));
 	settle(&b);
 	assert_int_equal(stats(&b).warm_ups, 1);
-	prefetch_set_strangers(b.p, false);
+	prefetch_set_order_left(b.p, false);
 	settle(&b);
 	assert_int_equal(stats(&b).warm_up, PREFETCH_WARM_UP_WATCHES);
 	known_end(&known);
