@@ -57,16 +57,20 @@ class Files(Dataset):
 
 
 class Waiting(Files):
-    """Workers read items when `gate` is there."""
+    """An item has two files.  Workers, or all others (who find out what items open), open the second one when `gate` is
+    there."""
 
-    def __init__(self, root, gate):
+    def __init__(self, root, gate, workers=True):
         super().__init__(root)
-        self._gate = gate
+        self._gate, self._workers = gate, workers
+        self.masks = [path for path, _ in reversed(self.samples)]
 
     def __getitem__(self, i):
-        if torch.utils.data.get_worker_info():
+        item = super().__getitem__(i)
+        if bool(torch.utils.data.get_worker_info()) == self._workers:
             wait_until(self._gate.exists)
-        return super().__getitem__(i)
+        Path(self.masks[i]).read_bytes()
+        return item
 
 
 class Hidden(Dataset):
@@ -221,10 +225,22 @@ def test_an_epoch_that_is_drawn_at_once(place, recorder, scratch, persistent):
         (scratch / "gate").unlink(missing_ok=True)
         recorder.told.clear()
         iterator = iter(loader)
-        wait_until(lambda: len(recorder.names()) == 100)
+        wait_until(lambda: len(recorder.latest()) == 200)
         (scratch / "gate").touch()
         order = [i for batch in iterator for i in batch.tolist()]
-        assert recorder.names() == names_of(dataset, place, order) and not recorder.ended()
+        images, masks = names_of(dataset, place, order), [os.path.relpath(dataset.masks[i], place) for i in order]
+        assert sorted(recorder.latest()) == sorted(images + masks) and not recorder.ended()
+
+
+def test_what_items_open_is_found_out_though_all_is_drawn(place, recorder, scratch):
+    dataset = Waiting(place, scratch / "gate", workers=False)
+    loader = ddpfs.torch.follow(DataLoader(dataset, 4, shuffle=True, num_workers=2, prefetch_factor=len(dataset)))
+    iterator = iter(loader)
+    wait_until(lambda: len(recorder.names()) == len(dataset))
+    for _ in range(len(dataset) // 8):
+        next(iterator)
+    (scratch / "gate").touch()
+    wait_until(lambda: len(recorder.names()) > len(dataset), "further files of items")
 
 
 @pytest.mark.parametrize("how", ["subset", "concat", "no list", "a table besides", "function", "wrong list", "link"])

@@ -578,11 +578,18 @@ class Copy:
             self.close()
 
     def over(self):
-        """Compares what the loader has drawn last.  Returns whether the child has announced all, or never will."""
+        """Compares what the loader has drawn last.  Returns whether the child has ended: it has announced all, and
+        knows what items open, for the next epoch, too."""
         self.drew([])
-        if not self._pending and not self._ended and self._pipe is not None:
+        if not self._pending and self._pipe is not None:
             self._hear()
-        return self._pipe is None or self._ended and not self._pending
+        return self._pipe is None or self._ended and not self._pending and self._has_ended()
+
+    def _has_ended(self):
+        try:
+            return not os.read(self._pipe, _COUNT.size)
+        except BlockingIOError:
+            return False
 
     def listen(self):
         """Takes notice if the child found no files.  For draws that nothing compares."""
