@@ -12,6 +12,7 @@ A rule must explain all items that were read.  Only the first and the last item 
 windows are cut there."""
 
 import os
+import sys
 from collections import Counter, namedtuple
 from itertools import combinations
 
@@ -220,10 +221,19 @@ class _Sources:
         for name, (_, size) in lists.rows.items():
             sources += [(_Source(name, number), 0) for number in ([()] if size == lists.size else lists.numbers)]
         for source, size in sources:
-            places = told(source.find, self._seen) if size <= left else None
+            places = _places(source, self._seen) if size <= left else None
             left -= size if size <= left else 0
             if places and sum(map(bool, places)) >= POSITIONS_MIN:
                 yield source, {id(one): place for one, place in zip(self._seen, places)}
+
+
+def _places(source, seen):
+    try:
+        return source.find(seen)
+    except Exception as error:  # a list of the dataset's own kind
+        if os.environ.get("DDPFS_DEBUG", "") not in ("", "0"):
+            print(f"ddpfs: the list {source.name} is not searched for paths: {error!r}", file=sys.stderr, flush=True)
+        return None
 
 
 def _positions(source, places, items, paths):
