@@ -99,6 +99,7 @@ static void begin(struct prefetch *p)
 	struct prefetch_warm_up *w = &p->warm_up;
 	w->running = w->stream->following = true;
 	w->opened = w->lost = 0;
+	w->timed_bytes = 0;
 	rewind_stream(w->stream);
 	prefetch_each_stream(p, book_others);
 	book(p, w->stream, true);
@@ -179,8 +180,11 @@ void prefetch_warm_up_came_back(struct prefetch *p, const struct prefetch_read *
 	struct prefetch_warm_up *w = &p->warm_up;
 	uint64_t now = base_now_ns();
 	w->inflight--;
-	if (read->op.res <= 0)
+	if (read->op.res <= 0) {
+		if (!w->inflight)
+			w->timed_bytes = 0;
 		return;
+	}
 	atomic_fetch_add_explicit(&w->bytes, (uint64_t)read->op.res, memory_order_relaxed);
 	if (!w->timed_bytes || read->submitted_ns < w->timed_ns)
 		w->timed_ns = read->submitted_ns;

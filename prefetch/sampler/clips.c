@@ -9,6 +9,7 @@
 enum {
 	STALE = CLIPS_RUNS - 1, /* opens of others after which a run has ended */
 	NEAR = 256,             /* files: the batch of another worker, who may soon meet it, so it says nothing */
+	LONG = 2048,            /* files: how far a run reaches back, or that of a whole epoch would meet all others */
 	ENDED_MIN = 64,         /* files in ended runs that tell something */
 	ENDED_MAX = 512,        /* of so many ended files the earlier ones count half */
 };
@@ -59,6 +60,7 @@ void prefetch_clips_opened(struct prefetch_clips *clips, uint32_t file)
 		clips->runs[i] = clips->runs[--clips->n_runs];
 	}
 	run.in_order += in_order;
+	run.first = run.last - run.first > LONG ? run.last - LONG : run.first;
 	/* There is room: each of the others has one of the STALE opens before. */
 	clips->runs[clips->n_runs++] = run;
 	for (uint32_t i = clips->n_runs; i-- > 0;) {

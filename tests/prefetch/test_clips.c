@@ -139,6 +139,29 @@ static void a_sorted_reader_after_clips_is_recognised(void **state)
 	prefetch_recognise_free(r);
 }
 
+/* The tracks of the sorted epoch stay, of the whole list and of directories, but clips make no others. */
+static void clips_after_a_sorted_epoch_are_no_sorted_reader(void **state)
+{
+	struct trainer t = { .files = 16, .step = 1, .readers = 2, .aligned = true };
+	struct prefetch_recognise *r = new_recognise();
+	struct prefetch_recognised track;
+	uint32_t last = 0;
+	(void)state;
+	for (uint32_t i = 0; i < N; i++)
+		order[i] = i;
+	open_all(r, order, N);
+	assert_all_sorted(r);
+	for (unsigned i = 0; prefetch_recognise_get(r, i, &track) == 0; i++)
+		last = track.id > last ? track.id : last;
+	make_clips(&t, N);
+	open_all(r, order, N);
+	for (unsigned i = 0; prefetch_recognise_get(r, i, &track) == 0; i++) {
+		if (track.id > last)
+			fail_msg("%llu opens of clips are those of a sorted reader", (unsigned long long)track.opens);
+	}
+	prefetch_recognise_free(r);
+}
+
 static void sorted_readers_side_by_side_are_recognised(void **state)
 {
 	static const uint32_t batches[] = { 7, 32, 64 }, workers[] = { 2, 5, 16 };
@@ -213,6 +236,7 @@ int main(void)
 		cmocka_unit_test(clips_in_random_order_are_no_sorted_reader),
 		cmocka_unit_test(a_sorted_reader_beside_clips_is_recognised),
 		cmocka_unit_test(a_sorted_reader_after_clips_is_recognised),
+		cmocka_unit_test(clips_after_a_sorted_epoch_are_no_sorted_reader),
 		cmocka_unit_test(sorted_readers_side_by_side_are_recognised),
 		cmocka_unit_test(random_files_are_no_clips),
 		cmocka_unit_test(files_in_the_order_of_their_numbers_are_no_clips),
