@@ -5,8 +5,9 @@
  *   get:  read the bucket | read the block | verify
  *
  * An entry is written after its block, so a process that dies between them leaves only unused bytes in a segment.  A
- * segment that changes its owner gets a new generation, and entries of an older one are stale.  A get takes no lock:
- * what another process writes meanwhile has a wrong checksum, or the old bytes. */
+ * segment that changes its owner gets a new generation, and entries of an older one are stale.  Nobody takes a segment
+ * while a put writes blocks into it (LOCK_SEGMENT), because that put would overwrite blocks of the new generation.  A
+ * get takes no lock: what another process writes meanwhile has a wrong checksum, or the old bytes. */
 #include "cache/tier.h"
 
 #include <assert.h>
@@ -61,6 +62,7 @@ static_assert(HITS_AT + CACHE_TIER_DATASETS_MAX * sizeof(uint64_t) <= DATASETS_A
 #define LOCK_USER (LOCK_CHANGE + 1)                 /* shared: the tier is open */
 #define LOCK_DATASET (LOCK_CHANGE + 16)             /* shared, + number: the dataset is open */
 #define LOCK_WORK (LOCK_CHANGE + (1 << 20))         /* shared, + number of the dataset * WORK_SECONDS + second */
+#define LOCK_SEGMENT (LOCK_CHANGE + (1 << 21))      /* shared, + number: a put writes blocks into the segment */
 #define LOCK_CLAIM ((off_t)1 << 61)                 /* exclusive, + lane of a shard, + offset in it */
 #define LOCK_RANKS (LOCK_CHANGE + ((off_t)1 << 40)) /* shared, + lane of an order, + rank: it has joined */
 #define RANK_LANES (UINT64_C(1) << 16)
@@ -122,9 +124,10 @@ struct cache_tier {
 	uint64_t n_buckets;
 	atomic_int off; /* errno */
 
-	pthread_mutex_t mutex; /* taken before LOCK_CHANGE, because threads share the locks of a descriptor */
-	uint32_t current;      /* the segment that the last put used; guarded by mutex */
-	uint64_t stuck_ns;     /* when a wait for LOCK_CHANGE was last in vain; 0: never; guarded by mutex */
+	pthread_mutex_t mutex;       /* taken before LOCK_CHANGE, because threads share the locks of a descriptor */
+	uint32_t current;            /* the segment that the last put used; guarded by mutex */
+	uint64_t stuck_ns;           /* when a wait for LOCK_CHANGE was last in vain; 0: never; guarded by mutex */
+	uint32_t puts[SEGMENTS_MAX]; /* of this process, that write blocks into the segment now; guarded by mutex */
 
 	/* No room was found for full_len bytes at full_ns (0: never).  At full_next_ns, none was found for blocks that
 	 * are used until full_next, when the host was at full_now.  Puts change them, under mutex. */
@@ -205,23 +208,24 @@ void cache_tier_leave(struct cache_tier *tier)
 	tier->order = 0;
 }
 
-/* Sets the bits of the ranks in [first, end) that others hold.  The kernel tells any of their locks, not the lowest. */
-static void find_ranks(int fd, off_t lane, off_t first, off_t end, uint64_t *ranks)
+/* Sets the bits of the numbers in [first, end) whose bytes behind `lane` others hold.  The kernel tells any of their
+ * locks, not the lowest. */
+static void find_locked(int fd, off_t lane, off_t first, off_t end, uint64_t *numbers)
 {
 	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = lane + first, .l_len = end - first };
 	if (first >= end || fcntl(fd, F_OFD_GETLK, &lock) < 0 || lock.l_type == F_UNLCK)
 		return;
 	off_t from = lock.l_start - lane, to = from + lock.l_len;
-	for (off_t rank = from > first ? from : first; rank < to && rank < end; rank++)
-		bit_set(ranks, (uint64_t)rank);
-	find_ranks(fd, lane, first, from, ranks);
-	find_ranks(fd, lane, to, end, ranks);
+	for (off_t number = from > first ? from : first; number < to && number < end; number++)
+		bit_set(numbers, (uint64_t)number);
+	find_locked(fd, lane, first, from, numbers);
+	find_locked(fd, lane, to, end, numbers);
 }
 
 void cache_tier_ranks(struct cache_tier *tier, uint32_t world, uint64_t *ranks)
 {
 	assert(world <= RANK_LANE_BYTES);
-	find_ranks(tier->fd, rank_lane(tier->order), 0, world, ranks);
+	find_locked(tier->fd, rank_lane(tier->order), 0, world, ranks);
 }
 
 /* Tells whether another process has joined an order. */
@@ -317,12 +321,16 @@ static bool entry_ok(const struct cache_tier *tier, const struct entry *e)
 	       offset % tier->segment_bytes + e->len <= tier->segment_bytes;
 }
 
+static uint32_t segment_number(const struct cache_tier *tier, const struct entry *e)
+{
+	return (uint32_t)((e->place - tier->data_at) / tier->segment_bytes);
+}
+
 /* Returns the segment of an entry.  Its owner is 0 if it has another generation. */
 static struct segment entry_segment(struct cache_tier *tier, const struct entry *e)
 {
 	struct segment segment;
-	if (segment_read(tier, (uint32_t)((e->place - tier->data_at) / tier->segment_bytes), &segment) < 0 ||
-	        segment.generation != e->generation)
+	if (segment_read(tier, segment_number(tier, e), &segment) < 0 || segment.generation != e->generation)
 		return (struct segment){ 0 };
 	return segment;
 }
@@ -949,6 +957,8 @@ struct records {
 	bool asked[CACHE_TIER_DATASETS_MAX], open[CACHE_TIER_DATASETS_MAX];
 	uint32_t order; /* another order, and whether it is live; 0: none was asked for */
 	bool live;
+	bool asked_locked;
+	uint64_t locked[SEGMENTS_MAX / 64]; /* segments into which puts of other processes write blocks now */
 };
 
 static int records_read(struct cache_tier *tier, struct records *r)
@@ -987,6 +997,15 @@ static bool is_live(const struct cache_tier *tier, struct records *r, uint32_t o
 	return r->live;
 }
 
+/* Tells whether a put writes blocks into a segment now. */
+static bool is_being_written(const struct cache_tier *tier, struct records *r, uint32_t number)
+{
+	if (!r->asked_locked)
+		find_locked(tier->fd, LOCK_SEGMENT, 0, tier->n_segments, r->locked);
+	r->asked_locked = true;
+	return tier->puts[number] || bit_get(r->locked, number);
+}
+
 /* Why a segment may be taken, the best reason last. */
 enum reason { KEEP, USED_LATER, NOT_KNOWN, CLOSED, USED, UNUSED };
 
@@ -997,6 +1016,8 @@ static enum reason may_take(const struct cache_tier *tier, struct records *r, ui
 {
 	const struct segment *s = &r->segments[number];
 	*ret_rank = 0;
+	if (is_being_written(tier, r, number))
+		return KEEP;
 	if (!s->owner)
 		return UNUSED;
 	if (s->owner != tier->number + 1) {
@@ -1105,7 +1126,32 @@ static void take_room(struct cache_tier *tier, struct records *r, struct batch *
 	tier->current = number;
 }
 
-/* Gives all blocks of a batch a place, or refuses them. */
+/* Keeps others from taking the segments of a batch until end_writes.  The caller holds the lock. */
+static void begin_writes(struct cache_tier *tier, const struct batch *batch)
+{
+	for (uint32_t i = 0; i < batch->n; i++) {
+		if (!batch->entries[i].place)
+			continue;
+		uint32_t number = segment_number(tier, &batch->entries[i]);
+		if (!tier->puts[number]++)
+			lock_byte(tier->fd, F_RDLCK, LOCK_SEGMENT + number, false);
+	}
+}
+
+/* The blocks of a batch are written.  Takes the mutex. */
+static void end_writes(struct cache_tier *tier, const struct batch *batch)
+{
+	lock_for_scope(&tier->mutex);
+	for (uint32_t i = 0; i < batch->n; i++) {
+		if (!batch->entries[i].place)
+			continue;
+		uint32_t number = segment_number(tier, &batch->entries[i]);
+		if (!--tier->puts[number])
+			lock_byte(tier->fd, F_UNLCK, LOCK_SEGMENT + number, false);
+	}
+}
+
+/* Gives all blocks of a batch a place, or refuses them.  After 0, call end_writes when they are written. */
 static int take_rooms(struct cache_tier *tier, struct batch *batch)
 {
 	struct records r;
@@ -1131,6 +1177,8 @@ static int take_rooms(struct cache_tier *tier, struct batch *batch)
 	}
 	if (rc == 0)
 		rc = records_write(tier, &r);
+	if (rc == 0)
+		begin_writes(tier, batch);
 	unlock_changes(tier);
 	return rc;
 }
@@ -1257,8 +1305,10 @@ int cache_tier_put_all(struct cache_tier *tier, const struct cache_tier_block *b
 	int rc = look_for_entries(tier, &batch);
 	if (rc == 0)
 		rc = take_rooms(tier, &batch);
-	if (rc == 0)
+	if (rc == 0) {
 		rc = write_blocks(tier, &batch, data);
+		end_writes(tier, &batch);
+	}
 	if (rc == 0)
 		rc = write_entries(tier, &batch);
 	if (rc == -EAGAIN) {

@@ -186,6 +186,57 @@ static void ranks_of_a_host_find_each_other(void **state)
 	cache_tier_close(a);
 }
 
+/* Blocks that are put while another put writes its block. */
+static struct {
+	struct cache_tier *tier;
+	uint32_t first, n;
+	bool begun;
+	struct base_io io;
+} meanwhile;
+
+static ssize_t write_later(int fd, const void *buf, size_t len, off_t offset)
+{
+	if (len == LEN && !meanwhile.begun) {
+		meanwhile.begun = true;
+		meanwhile.n = put_many(meanwhile.tier, meanwhile.first, at(1), at(3));
+	}
+	return meanwhile.io.pwrite(fd, buf, len, offset);
+}
+
+/* Those are used sooner, so they take the segments of what is used later. */
+static void a_put_that_is_slow_overwrites_nothing(void **state)
+{
+	static uint8_t bytes[LEN];
+	(void)state;
+	meanwhile.io = *base_io;
+	struct base_io io = meanwhile.io;
+	io.pwrite = write_later;
+	base_io = &io;
+	for (uint32_t of_another_process = 0; of_another_process < 2; of_another_process++) {
+		struct cache_tier *tier = joined(7 + of_another_process, 0);
+		struct cache_tier *other = of_another_process ? joined(8, 1) : tier;
+		struct cache_tier_stats stats, of_other;
+		meanwhile.tier = other;
+		meanwhile.first = 1000 * (1 + of_another_process);
+		meanwhile.begun = false;
+		struct cache_tier_block slow = tier_simulated_block(of_another_process, at(1), at(9), bytes);
+		assert_int_equal(cache_tier_put(tier, &slow, bytes), 0);
+		assert_true((uint64_t)meanwhile.n * LEN > SMALL / 10 * 8);
+		assert_int_equal(there(other, meanwhile.first, meanwhile.n), meanwhile.n);
+		assert_true(has(tier, of_another_process));
+		/* Afterwards the segment may be taken. */
+		assert_int_equal(put(other, meanwhile.first + meanwhile.n, at(1), at(3)), 0);
+		assert_false(has(tier, of_another_process));
+		cache_tier_stats_get(tier, &stats);
+		cache_tier_stats_get(other, &of_other);
+		assert_int_equal(stats.bad + of_other.bad, 0);
+		if (of_another_process)
+			cache_tier_close(other);
+		cache_tier_close(tier);
+	}
+	base_io = &meanwhile.io;
+}
+
 /* Writers that replace each other's blocks are killed at any moment. */
 static void what_comes_soon_survives_kills(void **state)
 {
@@ -576,6 +627,7 @@ int main(void)
 		TEST(a_used_block_moves_to_those_of_its_next_use),
 		TEST(another_job_that_runs_keeps_its_blocks),
 		TEST(ranks_of_a_host_find_each_other),
+		TEST(a_put_that_is_slow_overwrites_nothing),
 		TEST(what_comes_soon_survives_kills),
 		TEST(one_host_keeps_what_it_has),
 		TEST(one_of_eight_hosts_keeps_what_comes_next),
