@@ -8,36 +8,14 @@
 #include <cmocka.h>
 
 #include "prefetch/sampler/recognise.h"
-#include "prefetch/sampler/shuffle.h"
 #include "tests/prefetch/loader.h"
+#include "tests/prefetch/orders.h"
 #include "tests/shard/synth.h"
 
 enum { CLASSES = 10, FEW = 3000, N = 10000, OPENS_MAX = 96, FILES = 2 /* of a sample */ };
 
 static const char *const suffixes[FILES] = { ".cls", ".jpg" };
 static uint32_t order[N];
-
-static const struct {
-	enum prefetch_sampler sampler;
-	enum prefetch_shuffle_kind kind;
-} families[] = {
-	{ PREFETCH_SAMPLER_NUMPY, PREFETCH_SHUFFLE_NUMPY },
-	{ PREFETCH_SAMPLER_NUMPY_RNG, PREFETCH_SHUFFLE_NUMPY_RNG },
-	{ PREFETCH_SAMPLER_PYTHON, PREFETCH_SHUFFLE_PYTHON },
-	{ PREFETCH_SAMPLER_PYTHON_SAMPLE, PREFETCH_SHUFFLE_SAMPLE },
-	{ PREFETCH_SAMPLER_DISTRIBUTED, PREFETCH_SHUFFLE_TORCH },
-};
-enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
-
-static void shuffle(enum prefetch_shuffle_kind kind, uint64_t seed, uint32_t n)
-{
-	struct prefetch_rng rng;
-	for (uint32_t i = 0; i < n; i++)
-		order[i] = i;
-	prefetch_rng_seed(&rng, kind, seed);
-	prefetch_shuffle_steps(&rng, kind, n, 0, n, order, true);
-	prefetch_shuffle_end(&rng, kind, n, order, true);
-}
 
 /* A trainer with two workers.  It opens all files of a sample, of which `files` are in the dataset. */
 struct trainer {
@@ -71,7 +49,7 @@ static struct prefetch_recognise *new_recognise(const struct shard_index *datase
 static void begin(const struct shard_index *dataset, unsigned family, uint32_t seed, uint32_t n, struct trainer *t)
 {
 	uint32_t files = shard_index_info(dataset)->n_files / n;
-	shuffle(families[family].kind, seed, n);
+	order_of_seed(families[family], seed, n, order);
 	*t = (struct trainer){
 		.r = new_recognise(dataset),
 		.files = files,
@@ -102,7 +80,7 @@ static struct prefetch_searched searched(const struct prefetch_recognise *r)
 static bool is_found(const struct trainer *t, unsigned family, uint32_t seed)
 {
 	struct prefetch_recognised track;
-	return prefetch_recognise_get(t->r, 0, &track) == 0 && track.sampler == families[family].sampler &&
+	return prefetch_recognise_get(t->r, 0, &track) == 0 && track.sampler == sampler_of(families[family]) &&
 	       track.seed == seed && !searched(t->r).running;
 }
 

@@ -14,6 +14,7 @@
 #include "prefetch/sampler/shuffle_trace.h"
 #include "shard/base/sanitized.h"
 #include "tests/prefetch/loader.h"
+#include "tests/prefetch/orders.h"
 #include "tests/shard/synth.h"
 
 enum { CLASSES = 20, PER_CLASS = 500, N = CLASSES * PER_CLASS, OPENS_MAX = 96 };
@@ -43,29 +44,13 @@ static const struct golden goldens[] = {
 	{ PREFETCH_SHUFFLE_STD64, 4295491583, { 119, 696, 907, 360, 292, 615 } },
 };
 
-/* All shuffles of a trainer up to number `shuffle->before`, in one go. */
-static void whole(uint32_t n, const struct prefetch_shuffle *shuffle, uint32_t *at)
-{
-	struct prefetch_rng rng;
-	for (uint32_t k = 0; k <= shuffle->before; k++) {
-		if (k == 0 || !shuffle->goes_on)
-			prefetch_rng_seed(&rng, shuffle->kind,
-			        shuffle->goes_on ? shuffle->seed
-			                         : shuffle->seed - (shuffle->before - k) * shuffle->step);
-		for (uint32_t i = 0; i < n && (k == 0 || !shuffle->in_place); i++)
-			at[i] = i;
-		prefetch_shuffle_steps(&rng, shuffle->kind, n, 0, n, at, true);
-		prefetch_shuffle_end(&rng, shuffle->kind, n, at, true);
-	}
-}
-
 static void shuffles_are_those_of_the_libraries(void **state)
 {
 	static const uint32_t places[] = { 0, 1, 2, 499, 998, 999 };
 	uint32_t at[1000];
 	(void)state;
 	for (unsigned g = 0; g < sizeof(goldens) / sizeof(goldens[0]); g++) {
-		whole(1000, &(struct prefetch_shuffle){ .kind = goldens[g].kind, .seed = goldens[g].seed }, at);
+		order_of_seed(goldens[g].kind, goldens[g].seed, 1000, at);
 		for (unsigned i = 0; i < 6; i++) {
 			if (at[places[i]] != goldens[g].at[i])
 				fail_msg("kind %u: item %u is %u", goldens[g].kind, places[i], at[places[i]]);
@@ -104,13 +89,13 @@ static void permutations_in_slices_are_whole_ones(void **state)
 		shuffle.before = shuffle.goes_on || shuffle.in_place ? 2 : 0;
 		shuffle.seed += shuffle.before * shuffle.step;
 		assert_int_equal(prefetch_perm_new_shuffled(ITEMS, &shuffle, &perm), 0);
-		whole(ITEMS, &shuffle, at);
+		order_of_shuffle(&shuffle, ITEMS, at);
 		assert_same(made(perm, slice), at);
 		shuffle.before += shuffle.before > 0;
 		shuffle.seed += shuffle.step;
 		assert_int_equal(prefetch_perm_new_next(perm, &shuffle, &next), 0);
 		prefetch_perm_put(perm);
-		whole(ITEMS, &shuffle, at);
+		order_of_shuffle(&shuffle, ITEMS, at);
 		assert_same(made(next, slice), at);
 		prefetch_perm_put(next);
 	}
@@ -127,7 +112,7 @@ static void a_trace_puts_files_where_the_shuffle_puts_them(void **state)
 	assert_int_equal(prefetch_trace_new(N, NULL, &trace), 0);
 	for (unsigned kind = 0; kind <= PREFETCH_SHUFFLE_STD64; kind++) {
 		struct prefetch_rng rng;
-		whole(N, &(struct prefetch_shuffle){ .kind = kind, .seed = 3 }, order);
+		order_of_seed(kind, 3, N, order);
 		for (uint32_t i = 0; i < 100; i++)
 			cells[i] = order[i * 100 + loader_random(&random) % 100];
 		prefetch_trace_set(trace, N, cells, 100);
@@ -154,7 +139,7 @@ static void a_trace_keeps_the_right_seed(void **state)
 	for (unsigned kind = 0; kind <= PREFETCH_SHUFFLE_PYTHON; kind++) {
 		for (uint64_t seed = 0; seed < SEEDS; seed++) {
 			uint32_t first = seed % 3 == 0 ? 0 : seed % 3 * N / 4;
-			whole(N, &(struct prefetch_shuffle){ .kind = kind, .seed = seed }, order);
+			order_of_seed(kind, seed, N, order);
 			for (uint32_t i = 0; i < OPENED; i++) {
 				uint32_t far = N / 2 + (uint32_t)(loader_random(&random) % (N / 4 - 200)) + 100;
 				cells[i] = order[seed % 2 && i % 10 == 9 ? far : first + i];
@@ -193,7 +178,7 @@ static void a_trace_tells_seeds_of_short_lists_apart(void **state)
 		enum prefetch_shuffle_kind kind = i / 3;
 		uint32_t n = sizes[i % 3], opened = n / 2 < 512 ? n / 2 : 512, passed = 0;
 		for (uint64_t seed = 0; seed < SEEDS; seed++) {
-			whole(n, &(struct prefetch_shuffle){ .kind = kind, .seed = seed }, order);
+			order_of_seed(kind, seed, n, order);
 			prefetch_trace_set(trace, n, order, opened);
 			if (!prefetch_trace_try(trace, kind, seed, PREFETCH_TRACE_PATIENT, &steps) ||
 			        !prefetch_trace_try(trace, kind, seed, PREFETCH_TRACE_QUICK, &steps))
@@ -270,18 +255,6 @@ static uint32_t missed(struct prefetch_recognise *r, uint32_t id, unsigned ahead
 	return misses;
 }
 
-static const struct {
-	enum prefetch_sampler sampler;
-	enum prefetch_shuffle_kind kind;
-} families[] = {
-	{ PREFETCH_SAMPLER_NUMPY, PREFETCH_SHUFFLE_NUMPY },
-	{ PREFETCH_SAMPLER_NUMPY_RNG, PREFETCH_SHUFFLE_NUMPY_RNG },
-	{ PREFETCH_SAMPLER_PYTHON, PREFETCH_SHUFFLE_PYTHON },
-	{ PREFETCH_SAMPLER_PYTHON_SAMPLE, PREFETCH_SHUFFLE_SAMPLE },
-	{ PREFETCH_SAMPLER_DISTRIBUTED, PREFETCH_SHUFFLE_TORCH },
-};
-enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
-
 static void each_family_is_recognised_however_it_is_dealt(void **state)
 {
 	static const uint32_t seeds[] = { 0, 42, 1337 + 7, 2500 };
@@ -292,15 +265,15 @@ static void each_family_is_recognised_however_it_is_dealt(void **state)
 		enum deal deal = i / FAMILIES % DEALS;
 		uint32_t seed = seeds[i / FAMILIES / DEALS], world = deal == ALL ? 1 : deal == PARTS_ALL ? 4 : 8;
 		struct prefetch_recognise *r = new_recognise(3000);
-		struct prefetch_shuffle shuffle = { .kind = families[f].kind, .seed = seed };
-		whole(N, &shuffle, order);
+		struct prefetch_shuffle shuffle = { .kind = families[f], .seed = seed };
+		order_of_shuffle(&shuffle, N, order);
 		uint32_t n = deal_out(deal, order, N, world, 3 % world, dealt);
 		uint32_t opens = open_some(r, dealt, 512);
 		if (opens > OPENS_MAX)
 			fail_msg("family %u, seed %u, deal %u: %u opens", f, seed, deal, opens);
 		struct prefetch_recognised track = only_track(r);
 		prefetch_recognise_describe(&track, text, sizeof(text));
-		if (track.sampler != families[f].sampler || track.seed != seed)
+		if (track.sampler != sampler_of(families[f]) || track.seed != seed)
 			fail_msg("family %u, seed %u, deal %u: %s", f, seed, deal, text);
 		for (uint32_t k = opens; k < 1000; k++)
 			prefetch_recognise_opened(r, &dealt[k], 1);
@@ -310,7 +283,7 @@ static void each_family_is_recognised_however_it_is_dealt(void **state)
 		if (missed(r, track.id, 0, dealt, n) > 0)
 			fail_msg("family %u, seed %u, deal %u is %s", f, seed, deal, text);
 		shuffle.seed++;
-		whole(N, &shuffle, order);
+		order_of_shuffle(&shuffle, N, order);
 		deal_out(deal, order, N, world, 3 % world, dealt);
 		assert_int_equal(missed(r, track.id, 1, dealt, n), 0);
 		prefetch_recognise_free(r);
@@ -333,11 +306,11 @@ static void epochs_are_followed_however_they_follow(void **state)
 		struct prefetch_shuffle shuffle = ways[i / (FAMILIES - 1)];
 		struct prefetch_recognise *r = new_recognise(3000);
 		uint64_t misses = 0;
-		shuffle.kind = families[i % (FAMILIES - 1)].kind;
+		shuffle.kind = families[i % (FAMILIES - 1)];
 		shuffle.seed = 123;
 		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
 			shuffle.before = shuffle.goes_on || shuffle.in_place ? epoch : 0;
-			whole(N, &shuffle, order);
+			order_of_shuffle(&shuffle, N, order);
 			for (uint32_t k = 0; k < N; k++) {
 				prefetch_recognise_opened(r, &order[k], 1);
 				if (k % 16 == 15)
@@ -354,7 +327,7 @@ static void epochs_are_followed_however_they_follow(void **state)
 		}
 		assert_int_equal(misses, 0);
 		shuffle.before += shuffle.goes_on || shuffle.in_place;
-		whole(N, &shuffle, order);
+		order_of_shuffle(&shuffle, N, order);
 		assert_int_equal(missed(r, only_track(r).id, 1, order, N), 0);
 		prefetch_recognise_free(r);
 	}
@@ -368,14 +341,14 @@ static void a_ranks_own_part_is_recognised(void **state)
 	static uint32_t at[PART], files[PART];
 	(void)state;
 	for (unsigned i = 0; i < 2 * FAMILIES; i++) {
-		bool stride = i % 2, in_place = families[i / 2].kind == PREFETCH_SHUFFLE_NUMPY;
+		bool stride = i % 2, in_place = families[i / 2] == PREFETCH_SHUFFLE_NUMPY;
 		struct prefetch_recognise *r = new_recognise(3000);
-		struct prefetch_shuffle shuffle = { .kind = families[i / 2].kind, .seed = 123, .in_place = in_place };
+		struct prefetch_shuffle shuffle = { .kind = families[i / 2], .seed = 123, .in_place = in_place };
 		shuffle.step = in_place ? 0 : 1;
 		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
 			struct prefetch_recognised track;
 			shuffle.before = in_place ? epoch : 0;
-			whole(PART, &shuffle, at);
+			order_of_shuffle(&shuffle, PART, at);
 			for (uint32_t k = 0; k < PART; k++)
 				files[k] = stride ? at[k] * WORLD + RANK : RANK * PART + at[k];
 			uint32_t opens = epoch == 0 ? open_some(r, files, 256) : 0;
@@ -388,7 +361,7 @@ static void a_ranks_own_part_is_recognised(void **state)
 			}
 			recognise_work(r);
 			track = only_track(r);
-			assert_int_equal(track.sampler, families[i / 2].sampler);
+			assert_int_equal(track.sampler, sampler_of(families[i / 2]));
 			assert_true(strstr(track.list, stride ? ", every 8. from 3 on" : ", 3750 to 4999"));
 			assert_int_equal(missed(r, track.id, 0, files, PART), 0);
 			shuffle.seed += shuffle.step;
@@ -431,8 +404,7 @@ static void a_sample_of_a_part_has_its_length(void **state)
 		struct prefetch_recognised track = { 0 };
 		char text[256];
 		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
-			whole(n, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_SAMPLE, .seed = seed + epoch },
-			        order);
+			order_of_seed(PREFETCH_SHUFFLE_SAMPLE, seed + epoch, n, order);
 			for (uint32_t k = 0; k < n; k++) {
 				uint32_t turn = workers ? turn_of_two_workers(k, n) : k;
 				prefetch_recognise_opened(r, &(uint32_t){ first + order[turn] }, 1);
@@ -470,7 +442,7 @@ static void a_sample_recognised_late_is_followed_from_where_its_trainer_is(void 
 		struct prefetch_recognise *r;
 		struct prefetch_recognise_options options = { .index = files, .seed_max = 45, .popular_words = 1 };
 		uint32_t n = PART + i % 2;
-		whole(n, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_SAMPLE, .seed = i / 2 * 5 }, at);
+		order_of_seed(PREFETCH_SHUFFLE_SAMPLE, i / 2 * 5, n, at);
 		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 		prefetch_recognise_opened(r, at, LATE);
 		recognise_work(r);
@@ -499,13 +471,13 @@ static void a_shuffled_list_by_name_is_recognised(void **state)
 	for (unsigned f = 0; f < FAMILIES; f++) {
 		struct prefetch_recognise *r;
 		struct prefetch_recognise_options options = { .index = files, .seed_max = 300, .popular_words = 1 };
-		struct prefetch_shuffle shuffle = { .kind = families[f].kind, .seed = 123, .step = 1 };
+		struct prefetch_shuffle shuffle = { .kind = families[f], .seed = 123, .step = 1 };
 		shuffle.in_place = shuffle.kind == PREFETCH_SHUFFLE_NUMPY;
 		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++, shuffle.seed++) {
 			struct prefetch_recognised track;
 			shuffle.before = shuffle.in_place ? epoch : 0;
-			whole(N, &shuffle, order);
+			order_of_shuffle(&shuffle, N, order);
 			for (uint32_t k = 0; k < N; k++)
 				dealt[k] = order[k] % DIRS * EACH + order[k] / DIRS;
 			uint32_t opens = epoch == 0 ? open_some(r, dealt, 512) : 0;
@@ -518,7 +490,7 @@ static void a_shuffled_list_by_name_is_recognised(void **state)
 			}
 			recognise_work(r);
 			track = only_track(r);
-			assert_int_equal(track.sampler, families[f].sampler);
+			assert_int_equal(track.sampler, sampler_of(families[f]));
 			assert_true(strstr(track.list, "sorted by name over all directories"));
 			assert_int_equal(track.epoch, epoch);
 			assert_int_equal(missed(r, track.id, 0, dealt, N), 0);
@@ -538,10 +510,10 @@ static void large_seeds_are_recognised(void **state)
 		unsigned f = i % (FAMILIES - 1);
 		uint32_t seed = seeds[i / (FAMILIES - 1)];
 		struct prefetch_recognise *r = new_recognise(n_seeds == 3 ? 1000000 : 60000);
-		whole(N, &(struct prefetch_shuffle){ .kind = families[f].kind, .seed = seed }, order);
+		order_of_seed(families[f], seed, N, order);
 		uint32_t opens = open_some(r, order, 512);
 		struct prefetch_recognised track = only_track(r);
-		if (opens > OPENS_MAX || track.sampler != families[f].sampler || track.seed != seed)
+		if (opens > OPENS_MAX || track.sampler != sampler_of(families[f]) || track.seed != seed)
 			fail_msg("family %u, seed %u: %u opens, seed %u", f, seed, opens, (unsigned)track.seed);
 		assert_int_equal(missed(r, track.id, 0, order, N), 0);
 		prefetch_recognise_free(r);
@@ -553,15 +525,15 @@ static void a_seed_that_a_stranger_hides_is_tried_again(void **state)
 {
 	enum { SEED = 5000, EARLY = 50, AT = 20 };
 	(void)state;
-	for (unsigned f = 0; families[f].sampler != PREFETCH_SAMPLER_PYTHON_SAMPLE; f++) {
+	for (unsigned f = 0; families[f] != PREFETCH_SHUFFLE_SAMPLE; f++) {
 		struct prefetch_recognise *r = new_recognise(10000);
-		whole(N, &(struct prefetch_shuffle){ .kind = families[f].kind, .seed = SEED }, order);
+		order_of_seed(families[f], SEED, N, order);
 		prefetch_recognise_opened(r, order, AT);
 		prefetch_recognise_opened(r, &order[N - 1 - EARLY], 1);
 		prefetch_recognise_opened(r, order + AT, OPENS_MAX - AT - 1);
 		recognise_work(r);
 		struct prefetch_recognised track = only_track(r);
-		assert_int_equal(track.sampler, families[f].sampler);
+		assert_int_equal(track.sampler, sampler_of(families[f]));
 		assert_int_equal(track.seed, SEED);
 		prefetch_recognise_free(r);
 	}
@@ -580,8 +552,7 @@ static void ranks_with_their_own_parts_are_recognised(void **state)
 		struct prefetch_recognise *r = new_recognise(130);
 		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
 			for (uint32_t rank = 0; rank < world; rank++) {
-				whole(part, &(struct prefetch_shuffle){ .kind = families[f].kind, .seed = 123 + epoch },
-				        at[rank]);
+				order_of_seed(families[f], 123 + epoch, part, at[rank]);
 				next[rank] = 0;
 			}
 			for (uint32_t k = 0; k < part * world; k++) {
@@ -597,7 +568,7 @@ static void ranks_with_their_own_parts_are_recognised(void **state)
 		for (unsigned t = 0; t < recognised_tracks(r); t++) {
 			struct prefetch_recognised track;
 			assert_int_equal(prefetch_recognise_get(r, t, &track), 0);
-			assert_int_equal(track.sampler, families[f].sampler);
+			assert_int_equal(track.sampler, sampler_of(families[f]));
 			opened += (uint32_t)track.opens;
 		}
 		if (recognised_tracks(r) != world || opened + EPOCHS * N / 100 < EPOCHS * N)
@@ -614,7 +585,7 @@ struct own_part {
 
 static void begin_own_part(struct own_part *own, uint32_t part, enum prefetch_shuffle_kind kind, uint32_t seed)
 {
-	whole(part, &(struct prefetch_shuffle){ .kind = kind, .seed = seed }, own->at);
+	order_of_seed(kind, seed, part, own->at);
 	own->next = 0;
 }
 
@@ -653,7 +624,7 @@ static void ranks_with_their_own_parts_are_found_again_after_a_jump(void **state
 		for (uint32_t jump = 0; jump <= JUMPS; jump++) {
 			bool found = false;
 			for (uint32_t rank = first; rank < first + n; rank++)
-				begin_own_part(&own[rank], part, families[i / 3].kind, seeds[jump]);
+				begin_own_part(&own[rank], part, families[i / 3], seeds[jump]);
 			for (opens = 0; opens < OPENS && (jump == 0 || !found); opens++) {
 				uint32_t rank = (uint32_t)(loader_random(&random) % world);
 				if (own[rank].next == part)
@@ -691,7 +662,7 @@ static void dali_is_recognised_and_followed(void **state)
 		for (uint32_t epoch = first; epoch < first + 3; epoch++) {
 			shuffle.seed = 524287 + (epoch + 1) * shuffle.step;
 			shuffle.before = shuffle.in_place ? epoch : 0;
-			whole(N, &shuffle, order);
+			order_of_shuffle(&shuffle, N, order);
 			for (uint32_t k = 0; k < N; k++) {
 				prefetch_recognise_opened(r, &order[k], 1);
 				if (k % 16 == 15)
@@ -716,7 +687,7 @@ static void a_reader_of_dali_goes_from_shard_to_shard(void **state)
 		struct prefetch_recognise *r = new_recognise(100);
 		uint32_t shard = N / world, n = EPOCHS * shard;
 		uint64_t opened = 0;
-		whole(N, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_STD, .seed = 524287 }, order);
+		order_of_seed(PREFETCH_SHUFFLE_STD, 524287, N, order);
 		for (uint32_t k = 0; k < n; k++) {
 			prefetch_recognise_opened(r, &order[(shard + k) % N], 1);
 			if (k % 16 == 15)
@@ -761,7 +732,7 @@ static void files_that_come_twice_hide_no_epoch(void **state)
 		if (k % 16 == 15)
 			recognise_work(r);
 	}
-	whole(N, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_NUMPY, .seed = 2500 }, order);
+	order_of_seed(PREFETCH_SHUFFLE_NUMPY, 2500, N, order);
 	for (uint32_t k = 0; k < N / 4; k++) {
 		prefetch_recognise_opened(r, &order[k], 1);
 		if (k % 16 == 15)
@@ -787,7 +758,7 @@ static void a_successor_goes_on_with_a_shuffle(void **state)
 		shuffle.seed = 2000;
 		for (uint32_t epoch = 0; epoch < 3; epoch++) {
 			shuffle.before = shuffle.goes_on || shuffle.in_place ? epoch : 0;
-			whole(N, &shuffle, order);
+			order_of_shuffle(&shuffle, N, order);
 			n = deal_out(deal, order, N, 4, 2, dealt);
 			for (uint32_t k = 0; k < (epoch == 2 ? n / 2 : n); k++) {
 				prefetch_recognise_opened(r, &dealt[k], 1);
@@ -840,7 +811,7 @@ static void the_whole_is_not_taken_for_the_first_part(void **state)
 		uint32_t before = 16 + i / FAMILIES * 16, misses = 0;
 		for (uint32_t k = 0; k < before; k++)
 			prefetch_recognise_opened(r, &(uint32_t){ (uint32_t)(loader_random(&random) % N) }, 1);
-		whole(N, &(struct prefetch_shuffle){ .kind = families[i % FAMILIES].kind, .seed = 42 }, order);
+		order_of_seed(families[i % FAMILIES], 42, N, order);
 		prefetch_recognise_opened(r, order, 160);
 		prefetch_recognise_pause(r);
 		recognise_work(r);
@@ -866,12 +837,12 @@ static uint32_t opens_behind_strangers(unsigned family, uint32_t seed, uint32_t 
 		if (k % 16 == 15)
 			recognise_work(r);
 	}
-	whole(N, &(struct prefetch_shuffle){ .kind = families[family].kind, .seed = seed }, order);
+	order_of_seed(families[family], seed, N, order);
 	uint32_t opens = open_some(r, order, 512);
 	if (opens <= 512) {
 		struct prefetch_recognised track = only_track(r);
 		prefetch_recognise_describe(&track, text, sizeof(text));
-		if (track.sampler != families[family].sampler || track.seed != seed ||
+		if (track.sampler != sampler_of(families[family]) || track.seed != seed ||
 		        missed(r, track.id, 0, order, N) > 0 || track.turn > 512 + 64)
 			fail_msg("%u opens before: %s, turn %u", before, text, (unsigned)track.turn);
 	}
@@ -913,7 +884,7 @@ static void strangers_a_little_ahead_are_not_the_trainers_place(void **state)
 	struct shard_index *files = synth_open(&(struct synth){ .classes = 10, .per_class = FILES / 10, .bytes = 1 });
 	uint64_t random = 9;
 	(void)state;
-	whole(FILES, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_PYTHON, .seed = 42 }, order);
+	order_of_seed(PREFETCH_SHUFFLE_PYTHON, 42, FILES, order);
 	for (unsigned i = 0; i < CASES / EACH(4); i++) {
 		struct prefetch_recognise *r;
 		struct prefetch_recognise_options options = { .index = files, .seed_max = 45, .popular_words = 1 };
@@ -939,7 +910,7 @@ static void a_stranger_among_the_first_opens_is_not_the_trainers_place(void **st
 	enum { OPENED = 96, AT = 70, AHEAD = 400 };
 	struct prefetch_recognise *r = new_recognise(100);
 	(void)state;
-	whole(N, &(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_NUMPY, .seed = 42 }, order);
+	order_of_seed(PREFETCH_SHUFFLE_NUMPY, 42, N, order);
 	prefetch_recognise_opened(r, order, AT);
 	prefetch_recognise_opened(r, &order[AHEAD], 1);
 	prefetch_recognise_opened(r, order + AT, OPENED - AT);
