@@ -9,10 +9,10 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "prefetch/sampler/perm.h"
 #include "prefetch/sampler/recognise.h"
 #include "shard/base/sanitized.h"
 #include "tests/prefetch/loader.h"
+#include "tests/prefetch/orders.h"
 #include "tests/shard/synth.h"
 
 /* SEED: the likely ones end at 1,024. */
@@ -20,17 +20,10 @@ enum { DIRS = 5, N = 10000, EACH = N / DIRS, WORLD_MAX = 8, SEED = 1500 };
 
 static struct shard_index *dataset;
 
-static const struct {
-	enum prefetch_sampler sampler;
-	enum prefetch_shuffle_kind kind;
-} families[] = {
-	{ PREFETCH_SAMPLER_NUMPY, PREFETCH_SHUFFLE_NUMPY },
-	{ PREFETCH_SAMPLER_PYTHON, PREFETCH_SHUFFLE_PYTHON },
-	{ PREFETCH_SAMPLER_NUMPY_RNG, PREFETCH_SHUFFLE_NUMPY_RNG },
-	{ PREFETCH_SAMPLER_DISTRIBUTED, PREFETCH_SHUFFLE_TORCH },
-};
+static const enum prefetch_shuffle_kind shuffles[] = { PREFETCH_SHUFFLE_NUMPY, PREFETCH_SHUFFLE_PYTHON,
+	PREFETCH_SHUFFLE_NUMPY_RNG, PREFETCH_SHUFFLE_TORCH };
 /* Under a sanitizer, where a seed takes five times as long: the first one. */
-enum { FAMILIES = BASE_SANITIZED ? 1 : sizeof(families) / sizeof(families[0]) };
+enum { SHUFFLES = BASE_SANITIZED ? 1 : sizeof(shuffles) / sizeof(shuffles[0]) };
 
 static struct prefetch_recognise *new_recognise(uint32_t seed_max, bool thread)
 {
@@ -45,35 +38,24 @@ static struct prefetch_recognise *new_recognise(uint32_t seed_max, bool thread)
 	return r;
 }
 
-static void shuffle(unsigned family, uint64_t seed, uint32_t n, uint32_t *ret_at)
-{
-	struct prefetch_shuffle shuffle = { .kind = families[family].kind, .seed = seed };
-	struct prefetch_perm *perm;
-	assert_int_equal(prefetch_perm_new_shuffled(n, &shuffle, &perm), 0);
-	while (prefetch_perm_step(perm, n))
-		;
-	memcpy(ret_at, perm->at, n * sizeof(*ret_at));
-	prefetch_perm_put(perm);
-}
-
 /* DLIO: files sorted by base name over all directories, shuffled as a whole. */
 static void a_list_by_name_is_found_with_any_seed(void **state)
 {
 	enum { LARGE = 12345, OPENS = 160 };
 	static uint32_t at[N];
 	(void)state;
-	for (unsigned f = 0; f < FAMILIES; f++) {
+	for (unsigned f = 0; f < SHUFFLES; f++) {
 		struct prefetch_recognise *r = new_recognise(LARGE + 100, false);
 		struct prefetch_recognised track;
-		shuffle(f, LARGE, N, at);
+		order_of_seed(shuffles[f], LARGE, N, at);
 		for (uint32_t k = 0; k < OPENS; k++) {
 			prefetch_recognise_opened(r, &(uint32_t){ at[k] % DIRS * EACH + at[k] / DIRS }, 1);
 			if (k % 16 == 15)
 				recognise_work(r);
 		}
 		if (prefetch_recognise_get(r, 0, &track) < 0)
-			fail_msg("family %u: nothing is recognised", f);
-		assert_int_equal(track.sampler, families[f].sampler);
+			fail_msg("kind %u: nothing is recognised", shuffles[f]);
+		assert_int_equal(track.sampler, sampler_of(shuffles[f]));
 		assert_int_equal(track.seed, LARGE);
 		assert_non_null(strstr(track.list, "sorted by name over all directories"));
 		assert_int_equal(recognised_tracks(r), 1);
@@ -100,7 +82,7 @@ static void a_list_by_name_is_found_by_the_thread(void **state)
 	static uint32_t at[N];
 	struct prefetch_recognise *r = new_recognise(100000, true);
 	(void)state;
-	shuffle(0, 3 * SEED, N, at);
+	order_of_seed(PREFETCH_SHUFFLE_NUMPY, 3 * SEED, N, at);
 	for (uint32_t k = 0; k < OPENS; k++) {
 		prefetch_recognise_opened(r, &(uint32_t){ at[k] % DIRS * EACH + at[k] / DIRS }, 1);
 		if (k % 16 == 15)
@@ -117,7 +99,7 @@ static void parts_are_found_by_the_thread_that_a_list_by_name_joins(void **state
 	static uint32_t at[PART];
 	struct prefetch_recognise *r = new_recognise(100000, true);
 	(void)state;
-	shuffle(0, 20 * SEED, PART, at);
+	order_of_seed(PREFETCH_SHUFFLE_NUMPY, 20 * SEED, PART, at);
 	for (uint32_t k = 0; k < OPENS; k++) {
 		prefetch_recognise_opened(r, &(uint32_t){ k % WORLD * PART + at[k / WORLD] }, 1);
 		if (k % 16 == 15)
@@ -128,7 +110,7 @@ static void parts_are_found_by_the_thread_that_a_list_by_name_joins(void **state
 }
 
 /* Returns how many ranks are followed with the right seed, after so many opens. */
-static unsigned ranks_found(unsigned family, uint32_t world, const uint32_t *seeds, uint32_t opens)
+static unsigned ranks_found(enum prefetch_shuffle_kind kind, uint32_t world, const uint32_t *seeds, uint32_t opens)
 {
 	static uint32_t at[WORLD_MAX][N / 2];
 	uint32_t part = N / world, next[WORLD_MAX] = { 0 }, seed_max = 0;
@@ -136,7 +118,7 @@ static unsigned ranks_found(unsigned family, uint32_t world, const uint32_t *see
 	unsigned found = 0;
 	for (uint32_t rank = 0; rank < world; rank++) {
 		seed_max = seeds[rank] > seed_max ? seeds[rank] : seed_max;
-		shuffle(family, seeds[rank], part, at[rank]);
+		order_of_seed(kind, seeds[rank], part, at[rank]);
 	}
 	struct prefetch_recognise *r = new_recognise(seed_max + 100, false);
 	for (uint32_t k = 0; k < opens; k++) {
@@ -151,9 +133,9 @@ static unsigned ranks_found(unsigned family, uint32_t world, const uint32_t *see
 		assert_int_equal(prefetch_recognise_get(r, t, &track), 0);
 		const char *range = strrchr(track.list, ',');
 		if (!range || sscanf(range, ", %u to %u", &from, &to) != 2)
-			fail_msg("family %u, %u ranks: %s", family, world, track.list);
+			fail_msg("kind %u, %u ranks: %s", kind, world, track.list);
 		rank = from / part;
-		assert_int_equal(track.sampler, families[family].sampler);
+		assert_int_equal(track.sampler, sampler_of(kind));
 		assert_int_equal(track.seed, seeds[rank]);
 		assert_int_equal(to + 1 - from, part);
 		found++;
@@ -166,13 +148,13 @@ static void ranks_with_their_own_parts_are_found_with_any_seed(void **state)
 {
 	static const uint32_t worlds[] = { 2, 4, 8 };
 	(void)state;
-	for (unsigned i = 0; i < 3 * FAMILIES; i++) {
+	for (unsigned i = 0; i < 3 * SHUFFLES; i++) {
 		uint32_t world = worlds[i % 3], seeds[WORLD_MAX];
 		for (uint32_t rank = 0; rank < world; rank++)
 			seeds[rank] = SEED;
-		unsigned found = ranks_found(i / 3, world, seeds, 1024);
+		unsigned found = ranks_found(shuffles[i / 3], world, seeds, 1024);
 		if (found != world)
-			fail_msg("family %u, %u ranks: %u are found", i / 3, world, found);
+			fail_msg("kind %u, %u ranks: %u are found", shuffles[i / 3], world, found);
 	}
 }
 
@@ -180,13 +162,13 @@ static void ranks_with_their_own_parts_are_found_with_any_seed(void **state)
 static void ranks_with_seeds_of_their_own_are_found(void **state)
 {
 	(void)state;
-	for (unsigned i = 0; i < 2 * FAMILIES; i++) {
+	for (unsigned i = 0; i < 2 * SHUFFLES; i++) {
 		uint32_t world = i % 2 ? 4 : 2, seeds[WORLD_MAX];
 		for (uint32_t rank = 0; rank < world; rank++)
 			seeds[rank] = SEED + rank;
-		unsigned found = ranks_found(i / 2, world, seeds, 1024);
+		unsigned found = ranks_found(shuffles[i / 2], world, seeds, 1024);
 		if (found != world)
-			fail_msg("family %u, %u ranks: %u are found", i / 2, world, found);
+			fail_msg("kind %u, %u ranks: %u are found", shuffles[i / 2], world, found);
 	}
 }
 

@@ -8,9 +8,9 @@
 #include <cmocka.h>
 
 #include "prefetch/sampler/recognise.h"
-#include "prefetch/sampler/shuffle.h"
 #include "shard/base/sanitized.h"
 #include "tests/prefetch/loader.h"
+#include "tests/prefetch/orders.h"
 #include "tests/shard/synth.h"
 
 /* File `kind` of sample s has the id FILES * s + kind. */
@@ -33,26 +33,9 @@ static const struct way ways[] = {
 };
 enum { WAYS = sizeof(ways) / sizeof(ways[0]) };
 
-static const struct {
-	enum prefetch_sampler sampler;
-	enum prefetch_shuffle_kind kind;
-} families[] = {
-	{ PREFETCH_SAMPLER_NUMPY, PREFETCH_SHUFFLE_NUMPY },
-	{ PREFETCH_SAMPLER_NUMPY_RNG, PREFETCH_SHUFFLE_NUMPY_RNG },
-	{ PREFETCH_SAMPLER_PYTHON, PREFETCH_SHUFFLE_PYTHON },
-	{ PREFETCH_SAMPLER_DISTRIBUTED, PREFETCH_SHUFFLE_TORCH },
-};
-enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
-
-static void shuffle(enum prefetch_shuffle_kind kind, uint64_t seed, uint32_t n)
-{
-	struct prefetch_rng rng;
-	for (uint32_t i = 0; i < n; i++)
-		order[i] = i;
-	prefetch_rng_seed(&rng, kind, seed);
-	prefetch_shuffle_steps(&rng, kind, n, 0, n, order, true);
-	prefetch_shuffle_end(&rng, kind, n, order, true);
-}
+static const enum prefetch_shuffle_kind shuffles[] = { PREFETCH_SHUFFLE_NUMPY, PREFETCH_SHUFFLE_NUMPY_RNG,
+	PREFETCH_SHUFFLE_PYTHON, PREFETCH_SHUFFLE_TORCH };
+enum { SHUFFLES = sizeof(shuffles) / sizeof(shuffles[0]) };
 
 /* A trainer that opens files of samples, and the recogniser that sees it. */
 struct trainer {
@@ -125,20 +108,20 @@ static void assert_recognised(
 	char text[256] = "nothing";
 	new_trainer(index, way, world, workers, SEED_MAX, &t);
 	for (uint32_t epoch = 0; epoch < 2; epoch++) {
-		shuffle(families[family].kind, seed + epoch, N);
+		order_of_seed(shuffles[family], seed + epoch, N, order);
 		begin_epoch(&t);
 		open_some(&t, UINT32_MAX);
 		if (prefetch_recognise_get(t.r, 0, &track) == 0)
 			prefetch_recognise_describe(&track, text, sizeof(text));
 		if (t.found == 0 || t.found > OPENS_MAX || recognised_tracks(t.r) != 1 ||
-		        track.sampler != families[family].sampler || track.seed != seed + epoch ||
+		        track.sampler != sampler_of(shuffles[family]) || track.seed != seed + epoch ||
 		        track.epoch != epoch || missed(&t, track.id, 0) > 0 ||
 		        track.opens < (epoch + 1) * (uint64_t)N / world * 97 / 100)
 			fail_msg("%s, seed %u, 1 of %u, %u workers: %u tracks after %u samples, %s of %s, %lu opens",
 			        way->name, seed + epoch, world, workers, recognised_tracks(t.r), t.found, text,
 			        track.list, (unsigned long)track.opens);
 	}
-	shuffle(families[family].kind, seed + 2, N);
+	order_of_seed(shuffles[family], seed + 2, N, order);
 	assert_int_equal(missed(&t, track.id, 1), 0);
 	prefetch_recognise_free(t.r);
 }
@@ -148,10 +131,10 @@ static void shuffles_of_samples_are_recognised_whichever_files_are_opened(void *
 	static const uint32_t worlds[] = { 1, 4 }, workers[] = { 0, 4 };
 	const struct shard_index *indexes[] = { index_of_pictures, index_of_arrays, one_directory };
 	(void)state;
-	for (unsigned i = 0; i < 3 * FAMILIES * WAYS * 4; i += BASE_SANITIZED ? 7 : 1) {
-		const struct way *way = &ways[i / FAMILIES % WAYS];
-		unsigned kind = i / FAMILIES / WAYS;
-		assert_recognised(indexes[kind % 3], i % FAMILIES, way, worlds[kind / 3 % 2], workers[kind / 6]);
+	for (unsigned i = 0; i < 3 * SHUFFLES * WAYS * 4; i += BASE_SANITIZED ? 7 : 1) {
+		const struct way *way = &ways[i / SHUFFLES % WAYS];
+		unsigned kind = i / SHUFFLES / WAYS;
+		assert_recognised(indexes[kind % 3], i % SHUFFLES, way, worlds[kind / 3 % 2], workers[kind / 6]);
 	}
 }
 
@@ -159,7 +142,7 @@ static void shuffles_of_samples_are_recognised_whichever_files_are_opened(void *
 static void a_shuffle_of_all_files_is_recognised(void **state)
 {
 	(void)state;
-	for (unsigned family = 0; family < FAMILIES; family++) {
+	for (unsigned family = 0; family < SHUFFLES; family++) {
 		struct prefetch_recognise_options options = {
 			.index = index_of_pictures, .seed_max = 100, .popular_words = 1
 		};
@@ -167,7 +150,7 @@ static void a_shuffle_of_all_files_is_recognised(void **state)
 		struct prefetch_recognise *r;
 		uint32_t found = 0;
 		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
-		shuffle(families[family].kind, 42, FILES * N);
+		order_of_seed(shuffles[family], 42, FILES * N, order);
 		for (uint32_t i = 0; i < FILES * N; i++) {
 			prefetch_recognise_opened(r, &order[i], 1);
 			if (i % 16 == 15)
@@ -178,7 +161,7 @@ static void a_shuffle_of_all_files_is_recognised(void **state)
 		assert_in_range(found, 1, OPENS_MAX + OPENS_MAX / 16);
 		assert_int_equal(recognised_tracks(r), 1);
 		assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
-		assert_int_equal(track.sampler, families[family].sampler);
+		assert_int_equal(track.sampler, sampler_of(shuffles[family]));
 		assert_int_equal(track.turns, FILES * N);
 		assert_in_range(track.opens, FILES * N - 50, FILES * N);
 		prefetch_recognise_free(r);
@@ -214,7 +197,7 @@ static void recognise_several_pictures(const char *const *suffixes)
 	static const uint32_t first[] = { 0, 1, 3, 6 }; /* of the samples of a turn */
 	struct shard_index *index = synth_open(&(struct synth){
 	        .classes = 1, .per_class = N, .bytes = 1, .suffixes = suffixes, .n_suffixes = TURN, .grouped = true });
-	for (unsigned family = 0; family <= FAMILIES; family++) {
+	for (unsigned family = 0; family <= SHUFFLES; family++) {
 		struct prefetch_recognise_options options = { .index = index, .seed_max = 100, .popular_words = 1 };
 		struct prefetch_recognised track = { 0 };
 		struct prefetch_recognise *r;
@@ -222,8 +205,8 @@ static void recognise_several_pictures(const char *const *suffixes)
 		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 		for (uint32_t i = 0; i < SAMPLES; i++)
 			order[i] = i;
-		if (family < FAMILIES)
-			shuffle(families[family].kind, 42, SAMPLES);
+		if (family < SHUFFLES)
+			order_of_seed(shuffles[family], 42, SAMPLES, order);
 		for (uint32_t i = 0; i < SAMPLES; i++) {
 			uint32_t turn = order[i] / 3 * TURN, nth = order[i] % 3;
 			for (uint32_t file = turn + first[nth]; file < turn + first[nth + 1]; file++)
@@ -237,7 +220,8 @@ static void recognise_several_pictures(const char *const *suffixes)
 			fail_msg("family %u: found after %u samples", family, found);
 		assert_int_equal(recognised_tracks(r), 1);
 		assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
-		assert_int_equal(track.sampler, family < FAMILIES ? families[family].sampler : PREFETCH_SAMPLER_SORTED);
+		assert_int_equal(
+		        track.sampler, family < SHUFFLES ? sampler_of(shuffles[family]) : PREFETCH_SAMPLER_SORTED);
 		assert_int_equal(track.turns, SAMPLES);
 		assert_in_range(track.opens, SAMPLES - 50, SAMPLES);
 		prefetch_recognise_free(r);

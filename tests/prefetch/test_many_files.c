@@ -5,13 +5,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <cmocka.h>
 
-#include "prefetch/sampler/perm.h"
 #include "prefetch/sampler/recognise.h"
 #include "shard/base/sanitized.h"
 #include "tests/prefetch/loader.h"
+#include "tests/prefetch/orders.h"
 #include "tests/shard/synth.h"
 
 enum { CLASSES = 100, N = 100000, OPENS_MAX = 96, DALI_SEED = 524287 };
@@ -25,16 +24,6 @@ static struct prefetch_recognise *new_recognise(void)
 	struct prefetch_recognise_options options = { .index = dataset, .seed_max = 3000, .popular_words = 1 };
 	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 	return r;
-}
-
-static void shuffle(const struct prefetch_shuffle *shuffle, uint32_t n, uint32_t *ret_at)
-{
-	struct prefetch_perm *perm;
-	assert_int_equal(prefetch_perm_new_shuffled(n, shuffle, &perm), 0);
-	while (prefetch_perm_step(perm, n))
-		;
-	memcpy(ret_at, perm->at, n * sizeof(*ret_at));
-	prefetch_perm_put(perm);
 }
 
 static void open_files(struct prefetch_recognise *r, const uint32_t *files, uint32_t n)
@@ -71,8 +60,8 @@ static void dali_is_recognised(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		struct prefetch_recognise *r = new_recognise();
-		shuffle(&ways[i], N, order);
-		assert_followed(r, order, N, i == 0 ? PREFETCH_SAMPLER_DALI : PREFETCH_SAMPLER_DALI_EPOCH);
+		order_of_shuffle(&ways[i], N, order);
+		assert_followed(r, order, N, sampler_of(ways[i].kind));
 		prefetch_recognise_free(r);
 	}
 }
@@ -80,24 +69,17 @@ static void dali_is_recognised(void **state)
 /* [rank::world] or a contiguous part, shuffled by itself. */
 static void a_ranks_own_part_is_recognised(void **state)
 {
-	static const struct {
-		enum prefetch_sampler sampler;
-		enum prefetch_shuffle_kind kind;
-	} families[] = {
-		{ PREFETCH_SAMPLER_NUMPY, PREFETCH_SHUFFLE_NUMPY },
-		{ PREFETCH_SAMPLER_PYTHON, PREFETCH_SHUFFLE_PYTHON },
-		{ PREFETCH_SAMPLER_NUMPY_RNG, PREFETCH_SHUFFLE_NUMPY_RNG },
-		{ PREFETCH_SAMPLER_DISTRIBUTED, PREFETCH_SHUFFLE_TORCH },
-	};
-	enum { FAMILIES = BASE_SANITIZED ? 1 : sizeof(families) / sizeof(families[0]), WORLD = 8, PART = N / WORLD };
+	static const enum prefetch_shuffle_kind shuffles[] = { PREFETCH_SHUFFLE_NUMPY, PREFETCH_SHUFFLE_PYTHON,
+		PREFETCH_SHUFFLE_NUMPY_RNG, PREFETCH_SHUFFLE_TORCH };
+	enum { SHUFFLES = BASE_SANITIZED ? 1 : sizeof(shuffles) / sizeof(shuffles[0]), WORLD = 8, PART = N / WORLD };
 	(void)state;
-	for (unsigned i = 0; i < 2 * FAMILIES; i++) {
+	for (unsigned i = 0; i < 2 * SHUFFLES; i++) {
 		struct prefetch_recognise *r = new_recognise();
 		uint32_t rank = 3, seed = i % 3 == 2 ? 900 : 123;
-		shuffle(&(struct prefetch_shuffle){ .kind = families[i / 2].kind, .seed = seed }, PART, order);
+		order_of_seed(shuffles[i / 2], seed, PART, order);
 		for (uint32_t k = 0; k < PART; k++)
 			opens[k] = i % 2 ? order[k] * WORLD + rank : rank * PART + order[k];
-		assert_followed(r, opens, PART, families[i / 2].sampler);
+		assert_followed(r, opens, PART, sampler_of(shuffles[i / 2]));
 		prefetch_recognise_free(r);
 	}
 }
@@ -111,7 +93,7 @@ static void a_sample_of_half_the_list_is_followed(void **state)
 	struct prefetch_recognised track;
 	(void)state;
 	for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
-		shuffle(&(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_SAMPLE, .seed = 42 + epoch }, N, order);
+		order_of_seed(PREFETCH_SHUFFLE_SAMPLE, 42 + epoch, N, order);
 		open_files(r, order, HALF);
 	}
 	assert_int_equal(recognised_tracks(r), 1);
@@ -128,7 +110,7 @@ static void dalis_shards_are_read_through_one_mount(void **state)
 	enum { EPOCHS = 2 };
 	uint64_t random = 3;
 	(void)state;
-	shuffle(&(struct prefetch_shuffle){ .kind = PREFETCH_SHUFFLE_STD, .seed = DALI_SEED }, N, order);
+	order_of_seed(PREFETCH_SHUFFLE_STD, DALI_SEED, N, order);
 	for (uint32_t world = 2; world <= 4; world *= 2) {
 		struct prefetch_recognise *r = new_recognise();
 		uint32_t shard = N / world, next[4] = { 0 }, n = EPOCHS * N;

@@ -5,35 +5,28 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <cmocka.h>
 
-#include "prefetch/sampler/perm.h"
 #include "prefetch/sampler/recognise.h"
 #include "tests/prefetch/loader.h"
+#include "tests/prefetch/orders.h"
 #include "tests/shard/synth.h"
 
 enum { CLASSES = 20, FILES = 10000, FEW = 3000, EPOCHS = 3 };
 
-static const enum prefetch_shuffle_kind families[] = { PREFETCH_SHUFFLE_NUMPY, PREFETCH_SHUFFLE_PYTHON,
+static const enum prefetch_shuffle_kind shuffles[] = { PREFETCH_SHUFFLE_NUMPY, PREFETCH_SHUFFLE_PYTHON,
 	PREFETCH_SHUFFLE_NUMPY_RNG, PREFETCH_SHUFFLE_SAMPLE };
-enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
+enum { SHUFFLES = sizeof(shuffles) / sizeof(shuffles[0]) };
 
 struct job {
-	unsigned family, epoch;
-	uint32_t seed, n, next;
+	enum prefetch_shuffle_kind kind;
+	uint32_t seed, epoch, n, next;
 	uint32_t at[FILES];
 };
 
 static void shuffle(struct job *job)
 {
-	struct prefetch_shuffle shuffle = { .kind = families[job->family], .seed = job->seed + job->epoch };
-	struct prefetch_perm *perm;
-	assert_int_equal(prefetch_perm_new_shuffled(job->n, &shuffle, &perm), 0);
-	while (prefetch_perm_step(perm, job->n))
-		;
-	memcpy(job->at, perm->at, job->n * sizeof(job->at[0]));
-	prefetch_perm_put(perm);
+	order_of_seed(job->kind, job->seed + job->epoch, job->n, job->at);
 	job->next = 0;
 }
 
@@ -47,7 +40,7 @@ struct pair {
 	struct prefetch_recognise *r;
 };
 
-static void begin_pair(struct pair *pair, uint32_t n, unsigned family, uint32_t seed, uint32_t other)
+static void begin_pair(struct pair *pair, uint32_t n, enum prefetch_shuffle_kind kind, uint32_t seed, uint32_t other)
 {
 	pair->n = n;
 	pair->opens = 0;
@@ -56,7 +49,7 @@ static void begin_pair(struct pair *pair, uint32_t n, unsigned family, uint32_t 
 	assert_int_equal(prefetch_recognise_new(&options, &pair->r), 0);
 	for (unsigned j = 0; j < 2; j++) {
 		struct job *job = &pair->jobs[j];
-		job->family = family;
+		job->kind = kind;
 		job->seed = j == 0 ? seed : other;
 		job->n = n;
 		job->epoch = 0;
@@ -108,16 +101,16 @@ static void jobs_that_begin_together_are_told_apart(void **state)
 	enum { CASES = 3, OPENS_MAX = 288, MISSED_MAX = 2 * EPOCHS * FILES / 100 };
 	static struct pair pair;
 	(void)state;
-	for (unsigned i = 0; i < FAMILIES * CASES; i++) {
+	for (unsigned i = 0; i < SHUFFLES * CASES; i++) {
 		const uint32_t *two = seeds[i % CASES];
-		begin_pair(&pair, FILES, i / CASES, two[0], two[1]);
+		begin_pair(&pair, FILES, shuffles[i / CASES], two[0], two[1]);
 		pair.begin = begins[(i + i / CASES) % CASES];
 		pair.pace = 1;
 		while (pair.opens < 512 && recognised_tracks(pair.r) < 2)
 			open_next(&pair);
 		if (pair.opens > OPENS_MAX + pair.begin)
-			fail_msg("family %u, seeds %u and %u, %u opens before: %u opens", i / CASES, two[0], two[1],
-			        pair.begin, pair.opens);
+			fail_msg("kind %u, seeds %u and %u, %u opens before: %u opens", shuffles[i / CASES], two[0],
+			        two[1], pair.begin, pair.opens);
 		read_to_the_end(&pair, MISSED_MAX);
 		assert_int_equal(recognised_tracks(pair.r), 2);
 		end_pair(&pair);
@@ -132,7 +125,7 @@ static void a_second_job_is_no_epoch_that_begins_again(void **state)
 	static struct pair pair;
 	(void)state;
 	for (unsigned i = 0; i < CASES; i++) {
-		begin_pair(&pair, FEW, 2, 440 + i, 3 * i);
+		begin_pair(&pair, FEW, PREFETCH_SHUFFLE_NUMPY_RNG, 440 + i, 3 * i);
 		pair.begin = BEGIN;
 		pair.pace = 2;
 		pair.random = i;
