@@ -19,10 +19,10 @@
 
 #include "prefetch/sampler/recognise.h"
 #include "prefetch/sampler/seed_scan.h"
-#include "prefetch/sampler/shuffle.h"
 #include "shard/torch_rng.h"
 #include "tests/bench/bar.h"
 #include "tests/prefetch/loader.h"
+#include "tests/prefetch/orders.h"
 #include "tests/shard/synth.h"
 
 static double now_ms(void)
@@ -224,16 +224,11 @@ static void bench_shuffle(
 	uint32_t *order = malloc(n * sizeof(*order));
 	struct prefetch_recognise *r;
 	struct prefetch_recognised track = { 0 };
-	struct prefetch_rng rng;
 	char text[512] = "not recognised";
 	double cpu = 0, slice = 0;
 	if (!order || prefetch_recognise_new(&(struct prefetch_recognise_options){ .index = dataset }, &r) < 0)
 		exit(1);
-	for (uint32_t i = 0; i < n; i++)
-		order[i] = i;
-	prefetch_rng_seed(&rng, kind, seed);
-	prefetch_shuffle_steps(&rng, kind, n, 0, n, order, true);
-	prefetch_shuffle_end(&rng, kind, n, order, true);
+	order_of_seed(kind, seed, n, order);
 	struct loader loader = {
 		.n = n, .world = 2, .first = 1, .ranks = 1, .workers = 2, .batch = 32, .random = seed
 	};
