@@ -2,6 +2,8 @@
 /* Makes orders; tests/prefetch/orders.h first. */
 #include "tests/prefetch/orders.h"
 
+#include "tests/prefetch/loader.h"
+
 const enum prefetch_shuffle_kind families[FAMILIES] = {
 	PREFETCH_SHUFFLE_NUMPY,
 	PREFETCH_SHUFFLE_NUMPY_RNG,
@@ -42,4 +44,20 @@ void order_of_shuffle(const struct prefetch_shuffle *shuffle, uint32_t n, uint32
 void order_of_seed(enum prefetch_shuffle_kind kind, uint64_t seed, uint32_t n, uint32_t *ret_order)
 {
 	order_of_shuffle(&(struct prefetch_shuffle){ .kind = kind, .seed = seed }, n, ret_order);
+}
+
+void shuffle_by_nobody(uint64_t *random, uint32_t n, uint32_t *items)
+{
+	for (uint32_t i = n - 1; i > 0; i--) {
+		uint32_t k = (uint32_t)(loader_random(random) % (i + 1)), kept = items[i];
+		items[i] = items[k];
+		items[k] = kept;
+	}
+}
+
+void order_of_nobody(uint64_t *random, uint32_t n, uint32_t *ret_order)
+{
+	for (uint32_t i = 0; i < n; i++)
+		ret_order[i] = i;
+	shuffle_by_nobody(random, n, ret_order);
 }

@@ -16,6 +16,7 @@
 #include "shard/order.h"
 #include "shard/torch_rng.h"
 #include "tests/prefetch/loader.h"
+#include "tests/prefetch/orders.h"
 #include "tests/shard/synth.h"
 
 enum { LIKELY = 10000, SMALL = 10000 };
@@ -857,15 +858,6 @@ static void a_generator_with_any_seed_is_followed_once_it_is_found(void **state)
 	prefetch_recognise_free(r);
 }
 
-static void shuffle_by_nobody(uint32_t *files, uint32_t n, uint64_t *random)
-{
-	for (uint32_t i = n - 1; i > 0; i--) {
-		uint32_t k = (uint32_t)(loader_random(random) % (i + 1)), kept = files[i];
-		files[i] = files[k];
-		files[k] = kept;
-	}
-}
-
 /* A scan is of use for an epoch's beginning alone: it ends with it, and is not begun for what is recognised anyway.
  * Beside it others
  * are recognised as ever. */
@@ -885,7 +877,7 @@ static void a_scan_ends_with_its_epoch(void **state)
 	r = new_scanning(0);
 	for (uint32_t i = 0; i < VAL; i++)
 		scratch[i] = N + i;
-	shuffle_by_nobody(scratch, VAL, &random);
+	shuffle_by_nobody(&random, VAL, scratch);
 	uint64_t tried = 0;
 	for (unsigned epoch = 0; epoch < 2; epoch++) {
 		struct loader val = loader_of(scratch, VAL, 1, 0, 1, 0);
@@ -923,7 +915,7 @@ static void scans_in_vain_have_an_end(void **state)
 		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 		for (uint32_t i = 0; i < VAL; i++)
 			scratch[i] = N + i;
-		shuffle_by_nobody(scratch, VAL, &random);
+		shuffle_by_nobody(&random, VAL, scratch);
 		struct loader val = loader_of(scratch, VAL, 1, 0, 1, 0);
 		feed_some(r, &val, 1000);
 		assert_int_equal(scanned(r).running, more);
@@ -976,7 +968,7 @@ static void no_seed_is_found_where_there_is_none(void **state)
 	for (uint32_t i = 0; i < N; i++)
 		order[i] = i;
 	for (uint32_t epoch = 0; epoch < 4; epoch++) {
-		shuffle_by_nobody(order, N, &random);
+		shuffle_by_nobody(&random, N, order);
 		struct loader loader = loader_of(order, N, 1, 0, 1, 2);
 		feed_some(r, &loader, 640);
 		wait_for_scan(r);
@@ -1620,7 +1612,7 @@ static void a_wrong_match_is_dropped_after_a_few_opens(void **state)
 	struct loader val = loader_of(scratch, VAL, 1, 0, 1, 2);
 	assert_in_range(feed(r, &val, 512), 1, 96);
 	assert_int_equal(only_track(r).sampler, PREFETCH_SAMPLER_SORTED);
-	shuffle_by_nobody(scratch + 100, VAL - 100, &random);
+	shuffle_by_nobody(&random, VAL - 100, scratch + 100);
 	for (uint32_t i = 100; i < 800; i++) {
 		prefetch_recognise_opened(r, &scratch[i], 1);
 		if (i % 8 == 0)
@@ -1756,14 +1748,6 @@ static void feed_bounded(
 	}
 }
 
-/* numpy's, say. */
-static void order_of_nobody(uint32_t n, uint64_t random)
-{
-	for (uint32_t i = 0; i < n; i++)
-		scratch[i] = i;
-	shuffle_by_nobody(scratch, n, &random);
-}
-
 /* Steps until a look is done and its seeds, or those of the look before, go on. */
 static void step_to_seeds(struct prefetch_recognise *r)
 {
@@ -1779,7 +1763,7 @@ static void a_look_is_not_lost_while_the_seeds_of_another_are_tried(void **state
 	enum { OTHERS = 48, RING_OPENS = 470, NEXT_RING = 640 };
 	struct prefetch_recognise *r = new_recognise(0);
 	(void)state;
-	order_of_nobody(N, 78);
+	order_of_nobody(&(uint64_t){ 78 }, N, scratch);
 	randperm(N, 4711, 0, order);
 	for (uint32_t i = 0; i < N / 4; i++)
 		order[i] = order[i * 4]; /* a rank's */
@@ -1909,7 +1893,7 @@ static void seeds_of_a_beginning_do_not_wait_for_others(void **state)
 	struct clocks clocks = { 0 };
 	struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS, false);
 	(void)state;
-	order_of_nobody(N, 82);
+	order_of_nobody(&(uint64_t){ 82 }, N, scratch);
 	feed_bounded(r, &clocks, scratch, N, 200000);
 	prefetch_recognise_pause(r);
 	randperm(VAL, 47, N, order);
@@ -1927,7 +1911,7 @@ static void what_was_left_over_is_forgotten(void **state)
 	randperm(N, 4711, 0, order);
 	prefetch_recognise_opened(r, order, BEFORE);
 	recognise_work(r);
-	order_of_nobody(VAL, 79);
+	order_of_nobody(&(uint64_t){ 79 }, VAL, scratch);
 	for (uint32_t i = 0; i < LEFT_OVER; i++)
 		scratch[i] += N;
 	prefetch_recognise_opened(r, scratch, LEFT_OVER);
@@ -1949,7 +1933,7 @@ static void an_epoch_after_one_in_vain_is_looked_at_alone(void **state)
 	struct prefetch_recognise *r = new_recognise(0);
 	uint32_t opens = 0;
 	(void)state;
-	order_of_nobody(N, 80);
+	order_of_nobody(&(uint64_t){ 80 }, N, scratch);
 	prefetch_recognise_opened(r, scratch, N);
 	recognise_work(r);
 	randperm(N, 47, 0, order);
@@ -1969,7 +1953,7 @@ static void looks_go_on_while_all_seeds_are_tried(void **state)
 	struct clocks clocks = { 0 };
 	struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS, true);
 	(void)state;
-	order_of_nobody(N, 81);
+	order_of_nobody(&(uint64_t){ 81 }, N, scratch);
 	feed_bounded(r, &clocks, scratch, 10000, MS);
 	struct prefetch_searched before = searched(r);
 	assert_true(before.running);
@@ -1990,7 +1974,7 @@ static void a_finished_track_explains_no_opens_of_the_next_epoch(void **state)
 	prefetch_recognise_opened(r, order + 600, N - 600);
 	recognise_work(r);
 	uint64_t unexplained = searched(r).unexplained;
-	order_of_nobody(N, 83);
+	order_of_nobody(&(uint64_t){ 83 }, N, scratch);
 	prefetch_recognise_opened(r, scratch, N);
 	assert_in_range(searched(r).unexplained, unexplained + N - 16, unexplained + N);
 	prefetch_recognise_free(r);
@@ -2003,7 +1987,7 @@ static void an_epoch_in_vain_leaves_time_for_the_next(void **state)
 	struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS, false);
 	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
-		order_of_nobody(N, 77 + i);
+		order_of_nobody(&(uint64_t){ 77 + i }, N, scratch);
 		feed_bounded(r, &clocks, scratch, N, 200000);
 	}
 	randperm(N, 47, 0, order);
@@ -2021,7 +2005,7 @@ static void files_that_are_drawn_again_begin_no_epoch(void **state)
 	for (unsigned again = 0; again < 2; again++) {
 		struct clocks clocks = { 0 };
 		struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS, false);
-		order_of_nobody(N, 88);
+		order_of_nobody(&(uint64_t){ 88 }, N, scratch);
 		for (uint32_t i = 0; i < N && again; i++)
 			scratch[i] = (uint32_t)(loader_random(&random) % N);
 		feed_bounded(r, &clocks, scratch, N, 50000);
@@ -2038,7 +2022,7 @@ static void a_search_that_rested_begins_with_the_latest_opens(void **state)
 	struct clocks clocks = { 0 };
 	struct prefetch_recognise *r = new_bounded(&clocks, PREFETCH_SEARCH_BURST_NS, false);
 	(void)state;
-	order_of_nobody(N, 86);
+	order_of_nobody(&(uint64_t){ 86 }, N, scratch);
 	feed_bounded(r, &clocks, scratch, 400, 200000);
 	prefetch_recognise_rest(r);
 	struct prefetch_searched before = searched(r);
@@ -2063,7 +2047,7 @@ static void what_nobody_knows_is_searched_within_a_budget(void **state)
 	struct clocks clocks = { 0 };
 	struct prefetch_recognise *r = new_bounded(&clocks, BURST_NS, false);
 	(void)state;
-	order_of_nobody(N, 8);
+	order_of_nobody(&(uint64_t){ 8 }, N, scratch);
 	feed_bounded(r, &clocks, scratch, 20000, 0);
 	struct prefetch_searched burst = searched(r);
 	/* Some thousands of seeds at 0.1 ms a slice; without a bound it would be millions. */
@@ -2086,7 +2070,7 @@ static void a_search_takes_a_twentieth_of_the_time_that_passes(void **state)
 	struct clocks clocks = { 0 };
 	struct prefetch_recognise *r = new_bounded(&clocks, BURST_NS, false);
 	(void)state;
-	order_of_nobody(N, 9);
+	order_of_nobody(&(uint64_t){ 9 }, N, scratch);
 	feed_bounded(r, &clocks, scratch, OPENS, MS);
 	struct prefetch_searched now = searched(r);
 	uint64_t granted = (uint64_t)BURST_MS * MS + (uint64_t)OPENS * MS / 20;
@@ -2114,7 +2098,7 @@ static void a_reader_who_goes_through_a_list_is_not_searched_for_seeds(void **st
 	for (uint32_t i = 0; i < N; i++)
 		scratch[i] = (i + N / 2 + PER_CLASS / 2) % N;
 	for (uint32_t i = 0; i < PER_CLASS; i += 200)
-		shuffle_by_nobody(scratch + i, 200, &random);
+		shuffle_by_nobody(&random, 200, scratch + i);
 	for (uint32_t i = 0; i < 300; i++) {
 		prefetch_recognise_opened(r, &scratch[i], 1);
 		recognise_work(r);

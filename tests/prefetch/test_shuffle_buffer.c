@@ -12,6 +12,7 @@
 #include "shard/base/sanitized.h"
 #include "shard/torch_rng.h"
 #include "tests/prefetch/loader.h"
+#include "tests/prefetch/orders.h"
 #include "tests/shard/synth.h"
 
 enum { CLASSES = 20, PER_CLASS = 500, N = CLASSES * PER_CLASS, EPOCHS = 3, OPENS_MAX = 96 };
@@ -49,15 +50,6 @@ static void buffered(const uint32_t *from, uint32_t n, uint32_t size, uint32_t i
 		held[i] = held[--n_held];
 	}
 	free(held);
-}
-
-static void shuffle(uint32_t *at, uint32_t n, uint64_t *random)
-{
-	for (uint32_t i = n - 1; i > 0; i--) {
-		uint32_t j = (uint32_t)(loader_random(random) % (i + 1)), kept = at[i];
-		at[i] = at[j];
-		at[j] = kept;
-	}
 }
 
 /* Opens files until a track is ready.  Returns after how many. */
@@ -369,9 +361,7 @@ static void a_shuffled_beginning_is_no_buffer(void **state)
 	for (unsigned i = 0; i < CASES; i++) {
 		struct prefetch_recognise *r = new_recognise();
 		uint32_t n = i % 3 == 0 ? PER_CLASS : i % 3 == 1 ? N / 10 : N / 8;
-		for (uint32_t k = 0; k < n; k++)
-			order[k] = k;
-		shuffle(order, n, &random);
+		order_of_nobody(&random, n, order);
 		open_rest(r, order, 0, n);
 		struct prefetch_recognised track;
 		if (prefetch_recognise_get(r, 0, &track) == 0)
@@ -388,9 +378,7 @@ static void nothing_is_recognised_in_orders_of_nobody(void **state)
 	(void)state;
 	for (long k = 0; k < (orders ? atol(orders) : BASE_SANITIZED ? 8 : 40); k++) {
 		struct prefetch_recognise *r = new_recognise();
-		for (uint32_t i = 0; i < N; i++)
-			order[i] = i;
-		shuffle(order, N, &random);
+		order_of_nobody(&random, N, order);
 		if (open_some(r, order, 512) <= 512)
 			fail_msg("order %ld is recognised", k);
 		prefetch_recognise_free(r);

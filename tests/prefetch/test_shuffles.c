@@ -705,18 +705,6 @@ static void a_reader_of_dali_goes_from_shard_to_shard(void **state)
 	}
 }
 
-/* Makes an order that no library makes. random: goes on. */
-static void order_of_nobody(uint64_t *random)
-{
-	for (uint32_t i = 0; i < N; i++)
-		order[i] = i;
-	for (uint32_t i = N - 1; i > 0; i--) {
-		uint32_t j = (uint32_t)(loader_random(random) % (i + 1)), kept = order[i];
-		order[i] = order[j];
-		order[j] = kept;
-	}
-}
-
 /* A job looks at some files before its first epoch, which nobody knows. The beginning of the second one shows all the
  * same, so seeds are tried that are not tried in the middle of an epoch. */
 static void files_that_come_twice_hide_no_epoch(void **state)
@@ -724,7 +712,7 @@ static void files_that_come_twice_hide_no_epoch(void **state)
 	struct prefetch_recognise *r = new_recognise(3000);
 	uint64_t random = 85;
 	(void)state;
-	order_of_nobody(&random);
+	order_of_nobody(&random, N, order);
 	for (uint32_t i = 0; i < N; i += 50)
 		prefetch_recognise_opened(r, &i, 1);
 	for (uint32_t k = 0; k < N; k++) {
@@ -929,7 +917,7 @@ static void nothing_is_recognised_in_orders_of_nobody(void **state)
 	for (long k = 0; k < n_orders; k++) {
 		struct prefetch_recognise *r = new_recognise(k % 8 ? 300 : 3000);
 		uint32_t world = 1 + (uint32_t)k % 3;
-		order_of_nobody(&random);
+		order_of_nobody(&random, N, order);
 		uint32_t n = deal_out(k % 2 ? PARTS : STRIDE, order, N, world, 0, dealt);
 		if (open_some(r, dealt, n < 512 ? n : 512) <= 512)
 			fail_msg("order %ld is recognised", k);
