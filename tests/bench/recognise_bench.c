@@ -169,11 +169,7 @@ static void bench_unknown(uint32_t n, unsigned us)
 	};
 	if (!order || prefetch_recognise_new(&options, &r) < 0)
 		exit(1);
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t k = (uint32_t)(loader_random(&random) % (i + 1));
-		order[i] = order[k];
-		order[k] = i;
-	}
+	order_of_nobody(&random, n, order);
 	struct prefetch_searched searched;
 	double start = now_ms(), at = wall_ms();
 	for (uint32_t i = 0; i < n; i += 16) {

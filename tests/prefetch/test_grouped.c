@@ -297,13 +297,7 @@ static void nothing_is_recognised_in_random_orders_of_samples(void **state)
 		static struct trainer t;
 		char text[256];
 		new_trainer(indexes[i % 3], &ways[i / 3 % WAYS], 1, i / 12 % 2 * 4, 16, &t);
-		for (uint32_t k = 0; k < N; k++)
-			order[k] = k;
-		for (uint32_t k = 0; k < N; k++) {
-			uint32_t j = k + (uint32_t)(loader_random(&random) % (N - k)), kept = order[k];
-			order[k] = order[j];
-			order[j] = kept;
-		}
+		order_of_nobody(&random, N, order);
 		begin_epoch(&t);
 		open_some(&t, 1200);
 		if (prefetch_recognise_get(t.r, 0, &track) == 0)
