@@ -2,10 +2,13 @@
 /* Trainers that open files as DataLoader workers do; tests/prefetch/loader.h first. */
 #include "tests/prefetch/loader.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <cmocka.h>
 
 #include "prefetch/sampler/recognise_private.h"
 
@@ -84,4 +87,32 @@ void recognise_work(struct prefetch_recognise *recognise)
 unsigned recognised_tracks(const struct prefetch_recognise *recognise)
 {
 	return recognise->n_tracks;
+}
+
+struct prefetch_recognised only_track(const struct prefetch_recognise *recognise)
+{
+	struct prefetch_recognised track;
+	assert_int_equal(recognised_tracks(recognise), 1);
+	assert_int_equal(prefetch_recognise_get(recognise, 0, &track), 0);
+	return track;
+}
+
+uint32_t open_until_ready(struct prefetch_recognise *recognise, const uint32_t *files, uint32_t n)
+{
+	struct prefetch_recognised track;
+	for (uint32_t i = 0; i < n; i++) {
+		prefetch_recognise_opened(recognise, &files[i], 1);
+		if (i % 16 == 15)
+			recognise_work(recognise);
+		if (prefetch_recognise_get(recognise, 0, &track) == 0 && track.ready)
+			return i + 1;
+	}
+	return n + 1;
+}
+
+struct prefetch_searched searched(const struct prefetch_recognise *recognise)
+{
+	struct prefetch_searched now;
+	prefetch_recognise_searched(recognise, &now);
+	return now;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trainers made up: DataLoader workers of several ranks, reading their batches side by side, as a sequence of opens. */
+/* Trainers made up: DataLoader workers of several ranks, reading their batches side by side, as a sequence of opens.
+ * And what a test asks the recogniser that sees these opens. */
 #ifndef DDPFS_TESTS_PREFETCH_LOADER_H
 #define DDPFS_TESTS_PREFETCH_LOADER_H
 
@@ -34,5 +35,12 @@ void loader_rewind(struct loader *loader, const uint32_t *files);
 void recognise_work(struct prefetch_recognise *recognise);
 /* Returns how many samplers are recognised. */
 unsigned recognised_tracks(const struct prefetch_recognise *recognise);
+/* Returns the only track.  The test fails if there is none, or more than one. */
+struct prefetch_recognised only_track(const struct prefetch_recognise *recognise);
+/* Opens up to n files until a track is ready; the recogniser works after each 16.  Returns how many; n + 1: none is
+ * ready. */
+uint32_t open_until_ready(struct prefetch_recognise *recognise, const uint32_t *files, uint32_t n);
+/* Returns what searching has cost. */
+struct prefetch_searched searched(const struct prefetch_recognise *recognise);
 
 #endif

@@ -69,13 +69,6 @@ static void open_samples(struct trainer *t, uint32_t samples)
 	}
 }
 
-static struct prefetch_searched searched(const struct prefetch_recognise *r)
-{
-	struct prefetch_searched searched;
-	prefetch_recognise_searched(r, &searched);
-	return searched;
-}
-
 /* Whether this order is recognised, and not by the thread that tries all seeds: it may get no time. */
 static bool is_found(const struct trainer *t, unsigned family, uint32_t seed)
 {

@@ -94,14 +94,6 @@ static struct loader loader_of(
 	return loader;
 }
 
-static struct prefetch_recognised only_track(struct prefetch_recognise *r)
-{
-	struct prefetch_recognised track;
-	assert_int_equal(recognised_tracks(r), 1);
-	assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
-	return track;
-}
-
 /* The sequence is exactly the part of `files` that the loader reads. */
 static void assert_predicts(
         struct prefetch_recognise *r, uint32_t id, unsigned ahead, const struct loader *l, const uint32_t *files)
@@ -1358,13 +1350,6 @@ static void nothing_is_recognised_in_random_orders(void **state)
 		prefetch_recognise_free(r);
 		synth_close(few);
 	}
-}
-
-static struct prefetch_searched searched(const struct prefetch_recognise *r)
-{
-	struct prefetch_searched now;
-	prefetch_recognise_searched(r, &now);
-	return now;
 }
 
 /* As DLIO reads: sorted by name over all directories, a contiguous part a rank, two workers each, all ranks through

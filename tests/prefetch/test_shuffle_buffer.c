@@ -28,13 +28,6 @@ static struct prefetch_recognise *new_recognise(void)
 	return r;
 }
 
-static unsigned wrong(const struct prefetch_recognise *r)
-{
-	struct prefetch_searched searched;
-	prefetch_recognise_searched(r, &searched);
-	return searched.wrong;
-}
-
 /* tf.data.Dataset.shuffle(size), and webdataset's shuffle(size, initial): that one takes in two files for each that it
  * gives away, until it has `size`, and gives away the first when it has `initial`. */
 static void buffered(const uint32_t *from, uint32_t n, uint32_t size, uint32_t initial, uint64_t *random, uint32_t *to)
@@ -52,20 +45,6 @@ static void buffered(const uint32_t *from, uint32_t n, uint32_t size, uint32_t i
 	free(held);
 }
 
-/* Opens files until a track is ready.  Returns after how many. */
-static uint32_t open_some(struct prefetch_recognise *r, const uint32_t *files, uint32_t n)
-{
-	struct prefetch_recognised track;
-	for (uint32_t i = 0; i < n; i++) {
-		prefetch_recognise_opened(r, &files[i], 1);
-		if (i % 16 == 15)
-			recognise_work(r);
-		if (prefetch_recognise_get(r, 0, &track) == 0 && track.ready)
-			return i + 1;
-	}
-	return n + 1;
-}
-
 static void open_rest(struct prefetch_recognise *r, const uint32_t *files, uint32_t from, uint32_t n)
 {
 	for (uint32_t i = from; i < n; i++) {
@@ -74,14 +53,6 @@ static void open_rest(struct prefetch_recognise *r, const uint32_t *files, uint3
 			recognise_work(r);
 	}
 	recognise_work(r);
-}
-
-static struct prefetch_recognised only_track(struct prefetch_recognise *r)
-{
-	struct prefetch_recognised track;
-	assert_int_equal(recognised_tracks(r), 1);
-	assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
-	return track;
 }
 
 static const struct {
@@ -109,7 +80,7 @@ static void buffers_are_recognised_and_followed(void **state)
 			list[n++] = file;
 		for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
 			buffered(list, n, size, buffers[i].initial, &random, order);
-			uint32_t opens = epoch == 0 ? open_some(r, order, 512) : 0;
+			uint32_t opens = epoch == 0 ? open_until_ready(r, order, 512) : 0;
 			if (opens > OPENS_MAX)
 				fail_msg("buffer %u: %u opens", i, opens);
 			open_rest(r, order, opens, n);
@@ -157,9 +128,9 @@ static void a_trainer_may_be_faster_than_the_search(void **state)
 		if (found > N / 8)
 			fail_msg("buffer of %u, %u opens a slice: recognised after %u opens", size, speed, found);
 		if (track.opens + 2 * 2 < 2 * N || track.buffer + size / 16 < size ||
-		        track.buffer > size + size / 16 + 32 || wrong(r) > 0)
+		        track.buffer > size + size / 16 + 32 || searched(r).wrong > 0)
 			fail_msg("buffer of %u, %u opens a slice: %u opens, a buffer of %u, %u wrong", size, speed,
-			        (unsigned)track.opens, track.buffer, wrong(r));
+			        (unsigned)track.opens, track.buffer, searched(r).wrong);
 		prefetch_recognise_free(r);
 	}
 }
@@ -186,9 +157,9 @@ static void a_repeated_dataset_is_followed(void **state)
 		}
 		recognise_work(r);
 		struct prefetch_recognised track = only_track(r);
-		if (lost > 0 || track.epoch + 1 != EPOCHS || track.opens + EPOCHS * 8 < n || wrong(r) > 0)
+		if (lost > 0 || track.epoch + 1 != EPOCHS || track.opens + EPOCHS * 8 < n || searched(r).wrong > 0)
 			fail_msg("buffer %u: lost for %u opens, epoch %u, %u opens of %u, %u wrong", i, lost,
-			        (unsigned)track.epoch, (unsigned)track.opens, n, wrong(r));
+			        (unsigned)track.epoch, (unsigned)track.opens, n, searched(r).wrong);
 		prefetch_recognise_free(r);
 	}
 }
@@ -379,7 +350,7 @@ static void nothing_is_recognised_in_orders_of_nobody(void **state)
 	for (long k = 0; k < (orders ? atol(orders) : BASE_SANITIZED ? 8 : 40); k++) {
 		struct prefetch_recognise *r = new_recognise();
 		order_of_nobody(&random, N, order);
-		if (open_some(r, order, 512) <= 512)
+		if (open_until_ready(r, order, 512) <= 512)
 			fail_msg("order %ld is recognised", k);
 		prefetch_recognise_free(r);
 	}

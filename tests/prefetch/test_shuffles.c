@@ -222,27 +222,6 @@ static uint32_t deal_out(enum deal deal, const uint32_t *from, uint32_t n, uint3
 	return kept;
 }
 
-static uint32_t open_some(struct prefetch_recognise *r, const uint32_t *files, uint32_t n)
-{
-	struct prefetch_recognised track;
-	for (uint32_t i = 0; i < n; i++) {
-		prefetch_recognise_opened(r, &files[i], 1);
-		if (i % 16 == 15)
-			recognise_work(r);
-		if (prefetch_recognise_get(r, 0, &track) == 0 && track.ready)
-			return i + 1;
-	}
-	return n + 1;
-}
-
-static struct prefetch_recognised only_track(struct prefetch_recognise *r)
-{
-	struct prefetch_recognised track;
-	assert_int_equal(recognised_tracks(r), 1);
-	assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
-	return track;
-}
-
 static uint32_t missed(struct prefetch_recognise *r, uint32_t id, unsigned ahead, const uint32_t *files, uint32_t n)
 {
 	struct prefetch_sequence *sequence;
@@ -268,7 +247,7 @@ static void each_family_is_recognised_however_it_is_dealt(void **state)
 		struct prefetch_shuffle shuffle = { .kind = families[f], .seed = seed };
 		order_of_shuffle(&shuffle, N, order);
 		uint32_t n = deal_out(deal, order, N, world, 3 % world, dealt);
-		uint32_t opens = open_some(r, dealt, 512);
+		uint32_t opens = open_until_ready(r, dealt, 512);
 		if (opens > OPENS_MAX)
 			fail_msg("family %u, seed %u, deal %u: %u opens", f, seed, deal, opens);
 		struct prefetch_recognised track = only_track(r);
@@ -351,7 +330,7 @@ static void a_ranks_own_part_is_recognised(void **state)
 			order_of_shuffle(&shuffle, PART, at);
 			for (uint32_t k = 0; k < PART; k++)
 				files[k] = stride ? at[k] * WORLD + RANK : RANK * PART + at[k];
-			uint32_t opens = epoch == 0 ? open_some(r, files, 256) : 0;
+			uint32_t opens = epoch == 0 ? open_until_ready(r, files, 256) : 0;
 			if (opens > OPENS_MAX)
 				fail_msg("family %u, stride %u: %u opens", i / 2, stride, opens);
 			for (uint32_t k = opens; k < PART; k++) {
@@ -480,7 +459,7 @@ static void a_shuffled_list_by_name_is_recognised(void **state)
 			order_of_shuffle(&shuffle, N, order);
 			for (uint32_t k = 0; k < N; k++)
 				dealt[k] = order[k] % DIRS * EACH + order[k] / DIRS;
-			uint32_t opens = epoch == 0 ? open_some(r, dealt, 512) : 0;
+			uint32_t opens = epoch == 0 ? open_until_ready(r, dealt, 512) : 0;
 			if (opens > BY_NAME_MAX)
 				fail_msg("family %u: %u opens", f, opens);
 			for (uint32_t k = opens; k < N; k++) {
@@ -511,7 +490,7 @@ static void large_seeds_are_recognised(void **state)
 		uint32_t seed = seeds[i / (FAMILIES - 1)];
 		struct prefetch_recognise *r = new_recognise(n_seeds == 3 ? 1000000 : 60000);
 		order_of_seed(families[f], seed, N, order);
-		uint32_t opens = open_some(r, order, 512);
+		uint32_t opens = open_until_ready(r, order, 512);
 		struct prefetch_recognised track = only_track(r);
 		if (opens > OPENS_MAX || track.sampler != sampler_of(families[f]) || track.seed != seed)
 			fail_msg("family %u, seed %u: %u opens, seed %u", f, seed, opens, (unsigned)track.seed);
@@ -826,7 +805,7 @@ static uint32_t opens_behind_strangers(unsigned family, uint32_t seed, uint32_t 
 			recognise_work(r);
 	}
 	order_of_seed(families[family], seed, N, order);
-	uint32_t opens = open_some(r, order, 512);
+	uint32_t opens = open_until_ready(r, order, 512);
 	if (opens <= 512) {
 		struct prefetch_recognised track = only_track(r);
 		prefetch_recognise_describe(&track, text, sizeof(text));
@@ -919,7 +898,7 @@ static void nothing_is_recognised_in_orders_of_nobody(void **state)
 		uint32_t world = 1 + (uint32_t)k % 3;
 		order_of_nobody(&random, N, order);
 		uint32_t n = deal_out(k % 2 ? PARTS : STRIDE, order, N, world, 0, dealt);
-		if (open_some(r, dealt, n < 512 ? n : 512) <= 512)
+		if (open_until_ready(r, dealt, n < 512 ? n : 512) <= 512)
 			fail_msg("order %ld is recognised", k);
 		prefetch_recognise_free(r);
 	}
