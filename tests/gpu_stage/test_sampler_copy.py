@@ -625,8 +625,15 @@ def test_a_sampler_that_fails_fails_as_without(place, recorder):
             read(loader)
 
 
-@pytest.mark.parametrize("kind", ["raises", "is killed"])
-def test_why_a_copy_failed_is_said_at_once_and_stays(place, recorder, monkeypatch, kind):
+WHY_FAILED = {
+    "raises": "failed (PermissionError: [Errno 13] Permission denied: 'curriculum'): ",
+    "writes to shared memory": "failed (ended by signal 11, Segmentation fault; a copy cannot write to shared memory): ",
+    "is killed": "failed (ended by signal 9, Killed, as when memory runs out): "}
+
+
+@pytest.mark.parametrize("of", ["the copy of the sampler", "paths= of ddpfs.torch.follow"])
+@pytest.mark.parametrize("kind", WHY_FAILED)
+def test_why_a_copy_failed_is_said_at_once_and_stays(place, recorder, monkeypatch, kind, of):
     """In the first epoch, and also when the sampler is left alone."""
     dataset, parent, shared = Files(place), os.getpid(), mmap.mmap(-1, 4096)
     monkeypatch.setenv("DDPFS_MOUNT", str(place))
@@ -637,12 +644,19 @@ def test_why_a_copy_failed_is_said_at_once_and_stays(place, recorder, monkeypatc
         yield from range(20)
         if os.getpid() != parent and kind == "raises":
             raise PermissionError(13, "Permission denied", "curriculum")
+        if os.getpid() != parent and kind == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         shared[0] = 1  # a copy cannot
         yield from range(20, 40)
 
-    why = {"raises": "failed (PermissionError: [Errno 13] Permission denied: 'curriculum'): call",
-           "is killed": "(ended by signal 11, Segmentation fault; a copy cannot write to shared memory): call"}[kind]
-    loader = ddpfs.torch.follow(DataLoader(dataset, 4, sampler=Drawn(draw, 40)))
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(40))
+
+    if of == "the copy of the sampler":
+        loader = ddpfs.torch.follow(DataLoader(dataset, 4, sampler=Drawn(draw, 40)))
+    else:
+        loader = ddpfs.torch.follow(DataLoader(Stream(), 4), paths=lambda: (dataset.samples[i][0] for i in draw(0)))
     for epoch in range(4):
         recorder.told.clear()
         iterator = iter(loader)
@@ -652,7 +666,7 @@ def test_why_a_copy_failed_is_said_at_once_and_stays(place, recorder, monkeypatc
             wait_until(lambda: copy._child is None or gone(copy._child))
         assert (copy is None) == (epoch >= 2) and len(list(iterator)) == 9
         wait_until(lambda: any(name == "why" for name, _, _ in recorder.told))
-        assert all(why in names[0] for name, _, names in recorder.told if name == "why")
+        assert all(f"{of} {WHY_FAILED[kind]}" in names[0] for name, _, names in recorder.told if name == "why")
 
 
 def a_while():

@@ -257,6 +257,11 @@ LEFT_ALONE = """
     def raising(i):
         raise ValueError("no path \\x1b\u00e4")
 
+    def killed():  # in the process that announces
+        yield from names[:20]
+        os.getpid() == trainer or os.kill(os.getpid(), 9)
+
+    trainer = os.getpid()
     loader = {"iterable": lambda: DataLoader(Stream()),
               "no file": lambda: DataLoader(Elsewhere(range(100))),
               "elsewhere": lambda: DataLoader(Elsewhere([os.path.abspath(__file__)] * 100)),
@@ -264,11 +269,12 @@ LEFT_ALONE = """
               "late losses": lambda: DataLoader(Elsewhere(names[:400]), sampler=OfLateLosses()),
               "entropy": lambda: DataLoader(Elsewhere(names[:100]), sampler=OfEntropy()),
               "raises": lambda: DataLoader(Elsewhere(names[:100])),
+              "killed": lambda: DataLoader(Stream()),
               "numpy": lambda: map(read, random.sample(names, 600))}[kind]()
-    if kind == "raises":
+    if kind in ("raises", "killed"):
         sys.path.insert(0, sys.argv[3])
         import ddpfs.torch
-        ddpfs.torch.follow(loader, paths=raising)
+        ddpfs.torch.follow(loader, paths=raising if kind == "raises" else killed)
     said = "unknown: no opens yet"
     until = time.monotonic() + 60
     while time.monotonic() < until:
@@ -289,6 +295,7 @@ WHY = {
     "late losses": "the sampler (OfLateLosses) did not draw what its copy drew, as if it depends on the training: announce",
     "entropy": "the sampler (OfEntropy) drew other indices than its copy from the first draw on, as with a random generator",
     "raises": "the copy of the sampler failed (ValueError: no path   ): call ddpfs.torch.follow(loader, paths=...), or announce",
+    "killed": "paths= of ddpfs.torch.follow failed (ended by signal 9, Killed, as when memory runs out): mend that, or announce",
 }
 
 

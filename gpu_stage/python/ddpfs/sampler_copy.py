@@ -79,6 +79,7 @@ DIFFERS = ("the sampler ({}) did not draw what its copy drew, as if it depends o
 AT_ONCE = ("the sampler ({}) drew other indices than its copy from the first draw on, as with a random generator that nobody "
            "seeds: seed it, or make it in __init__ and not in __iter__")
 FAILED = f"the copy of the sampler failed ({{}}): {TELL_PATHS}, or announce with ddpfs.Mount(MNT).follow(...)"
+PATHS_FAILED = "paths= of ddpfs.torch.follow failed ({}): mend that, or announce with ddpfs.Mount(MNT).follow(...)"
 
 
 def _debug(what):
@@ -89,9 +90,9 @@ def _debug(what):
 def _ended_by(number):
     """Why a child has failed that could not say it."""
     if number is None:
-        return FAILED.format("it ended without a reason")
-    hint = "; a copy cannot write to shared memory" if number == signal.SIGSEGV else ""
-    return FAILED.format(f"ended by signal {number}, {signal.strsignal(number)}{hint}")
+        return "it ended without a reason"
+    hints = {signal.SIGSEGV: "; a copy cannot write to shared memory", signal.SIGKILL: ", as when memory runs out"}
+    return f"ended by signal {number}, {signal.strsignal(number)}{hints.get(number, '')}"
 
 
 def _kind(thing):
@@ -498,7 +499,7 @@ class Copy:
     def __init__(self, name, wary=False, continues=None):
         """wary: it stops before a draw that takes from a global random state.  continues: the Copy before it."""
         self.wary, self.wrong, self.stopped, self.no_files, self.unfound = wary, False, False, False, False
-        self.failed, self.told, self.killed_by = False, None, None
+        self.failed, self.told, self.killed_by, self._failed = False, None, None, FAILED
         self.at_once, self.agreed, self.roots = False, 0, ()
         self._name, self._child, self._shared, self._pipe, self._dataset = name, None, None, None, None
         self._pending, self._known, self._ended, self._unsure, self._before = [], 0, False, False, continues
@@ -506,6 +507,7 @@ class Copy:
     def start(self, draws, batched, dataset, paths):
         """Forks a _Child with these arguments."""
         self._shared, self._dataset = _Shared(), dataset
+        self._failed = PATHS_FAILED if dataset is None else FAILED
         self._pipe, child_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._pipe, False)
         before, self._before = self._before, None
@@ -544,7 +546,7 @@ class Copy:
                 sys.modules["torch"].set_num_threads(1)  # OpenMP's threads are not in a forked child
             _Child(self._name, self._shared, pipe, *work).run()
         except BaseException as error:  # whatever it is, the trainer's code must not go on in this process
-            why = FAILED.format(f"{_kind(error)}: {error}"[:100])
+            why = self._failed.format(f"{_kind(error)}: {error}"[:100])
             _debug(f"{self._name}: {why}")
             self._shared.note("failed", why)
             _tell_why(self._name, why, self._shared.roots())
@@ -592,16 +594,12 @@ class Copy:
             return False
 
     def listen(self):
-        """Takes notice if the child found no files.  For draws that nothing compares."""
-        if self._pipe is None:
-            return
-        try:
-            said = os.read(self._pipe, 512 * _COUNT.size)
-        except BlockingIOError:
-            return
-        self.no_files = (NO_FILES,) in _COUNT.iter_unpack(said)
-        if self.no_files:
-            self.close()
+        """Takes notice if the child found no files, or has failed.  For draws that nothing compares."""
+        if self._pipe is not None:
+            self._hear()
+
+    def why_failed(self):
+        return self.told or self._failed.format(_ended_by(self.killed_by))
 
     def _hear(self):
         """Reads what the child has said.  Returns whether there is something to compare with: draws, or an end."""
@@ -789,7 +787,7 @@ class _Announcing:
         elif copy.stopped and not copy.agreed and self._differed:  # no copy can go on
             self.say(DIFFERS.format(_kind(sampler)), copy.roots)
         elif copy.wrong:
-            why = (copy.told or _ended_by(copy.killed_by) if copy.failed
+            why = (copy.why_failed() if copy.failed
                    else (AT_ONCE if copy.at_once else DIFFERS).format(_kind(sampler)))
             _blame(iterator._index_sampler, 1, why)
         if copy.no_files or copy.wrong and not (copy.failed and copy.told):
@@ -866,10 +864,11 @@ def install(dataloader, automatic=False):
         return hook
 
     def attempt(function, iterator, *arguments):
+        is_map = iterator._dataset_kind == dataloader._DatasetKind.Map
         try:
-            function(iterator, *arguments, iterator._dataset_kind == dataloader._DatasetKind.Map)
+            function(iterator, *arguments, is_map)
         except Exception as error:
-            iterator._ddpfs.say(FAILED.format(repr(error)[:100]))
+            iterator._ddpfs.say((FAILED if is_map else PATHS_FAILED).format(repr(error)[:100]))
             iterator._ddpfs.end(forget=True)
 
     @functools.wraps(init)
