@@ -24,7 +24,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, S
 
 sys.path.insert(0, str(tools.ROOT / "gpu_stage" / "python"))
 import ddpfs  # noqa: E402
-from ddpfs import index_files, sampler_copy  # noqa: E402
+from ddpfs import dataset_lists, index_files, item_files, sampler_copy  # noqa: E402
 
 COUNT = 60  # frames of each kind
 KINDS = {"images": "images/{s}/{i:06d}.png", "masks": "masks/{s}/{i:06d}_mask.npy", "other": "other/{o}.bin",
@@ -381,6 +381,25 @@ def test_a_neighbour_that_is_drawn_at_random_is_not_announced(place, recorder, s
                     frames=place.all("other"), labels=place.all("images"))
     random.seed(1)
     check(place, recorder, dataset, shuffled(COUNT - 9), lambda i: [place("other", i), place("images", i)])
+
+
+def test_a_list_that_cannot_be_read_is_named(monkeypatch, capfd):
+    """It tells nothing; DDPFS_DEBUG=1 says so."""
+    class Torn(list):
+        def __getitem__(self, i):
+            if i == 2:
+                raise RuntimeError("torn")
+            return super().__getitem__(i)
+
+    place, read = Place("/nowhere"), (5, 10, 15, 20)
+    frames = place.all("other")
+    lists = dataset_lists.Lists(Model(COUNT, None, frames=Torn(frames)))
+    seen = [item_files.Seen(lists, i, [frames[i], frames[i + 1]]) for i in read]
+    for debug in "", "1":
+        monkeypatch.setenv("DDPFS_DEBUG", debug)
+        assert item_files.learn(seen)(lists)(7) == [frames[7], None]
+        assert capfd.readouterr().err == ("ddpfs: the list ('frames',) is not searched for paths: RuntimeError('torn')\n"
+                                          if debug else "")
 
 
 def test_windows_that_begin_at_random_are_not_announced(place, recorder):

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "shard/base/clock.h"
+#include "prefetch/engine.h"
 #include "prefetch/prefetch.h"
 #include "prefetch/sink.h"
 #include "prefetch/stream.h"
@@ -741,6 +742,34 @@ static void slow_reads_end_in_an_idle_engine(void **state)
 	}
 }
 
+/* A read of the warm-up, submitted so long ago, comes back with so many bytes, or with an error. */
+static void come_back(struct prefetch *p, uint64_t ago_ns, int res)
+{
+	struct prefetch_read read = { .submitted_ns = base_now_ns() - ago_ns, .op.res = res };
+	prefetch_warm_up_came_back(p, &read);
+}
+
+static void what_follows_a_failed_read_is_timed_alone(void **state)
+{
+	const uint64_t SECOND_NS = 1000000000;
+	(void)state;
+	for (int fails = 0; fails < 2; fails++) {
+		struct prefetch *p = calloc(1, sizeof(*p));
+		assert_non_null(p);
+		prefetch_warm_up_submitted(p);
+		prefetch_warm_up_submitted(p);
+		come_back(p, 10 * SECOND_NS, SHARD_BLOCK / 4);
+		if (fails)
+			come_back(p, 10 * SECOND_NS, -EIO);
+		prefetch_warm_up_submitted(p);
+		come_back(p, 0, SHARD_BLOCK / 2);
+		/* Together with the first read this one took 10 s.  The longest rest is a second. */
+		bool rests = p->warm_up.rest_ns > base_now_ns() + SECOND_NS / 2;
+		assert_int_equal(rests, !fails);
+		free(p);
+	}
+}
+
 static void there_is_one_at_most(void **state)
 {
 	(void)state;
@@ -805,6 +834,7 @@ int main(void)
 		cmocka_unit_test(a_kernel_that_takes_no_names_does_not_make_it_loop),
 		cmocka_unit_test(short_reads_tell_together_that_the_device_is_slow),
 		cmocka_unit_test(slow_reads_end_in_an_idle_engine),
+		cmocka_unit_test(what_follows_a_failed_read_is_timed_alone),
 		cmocka_unit_test(there_is_one_at_most),
 		cmocka_unit_test(it_can_be_freed_in_the_middle),
 	};

@@ -155,6 +155,22 @@ def test_s3_trains_from_a_store_of_its_own(scratch, build_dir):
     assert os.listdir(scratch) == []
 
 
+@pytest.mark.parametrize("start", ["run_child", "start_beside name"])
+def test_a_signal_while_a_child_is_started_ends_that_child_too(scratch, start):
+    """The signal comes when the child runs, and before tools/setup has noted its number.  If the child has not reset its
+    traps yet, it misses the first signal, and is killed 15 s later."""
+    script = f"""
+        . {tools.ROOT}/tools/setup
+        setup_begin {tools.ROOT}
+        set -T
+        trap "[[ \\$BASH_COMMAND != *'=\\$!' ]] || kill -TERM \\$\\$" DEBUG
+        {start} sleep 120
+        """
+    done = subprocess.run(["bash", "-c", script], env={**os.environ, "TMPDIR": str(scratch)}, stdin=subprocess.DEVNULL,
+                          capture_output=True, timeout=60)  # until the child has closed its output
+    assert done.returncode == 143 and os.listdir(scratch) == []
+
+
 def test_an_interrupt_ends_the_store(scratch, build_dir):
     for package in ("torch", "moto", "boto3", "sklearn"):
         pytest.importorskip(package)
