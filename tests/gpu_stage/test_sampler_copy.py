@@ -917,7 +917,7 @@ def gone(pidfd):
 
 
 def test_wrong_use_is_told():
-    with pytest.raises(TypeError, match="give the torch.utils.data.DataLoader"):
+    with pytest.raises(TypeError, match="DataLoader within it; without one, announce what the sampler draws"):
         ddpfs.torch.follow([1, 2])
     with pytest.raises(ValueError, match="give paths="):
         ddpfs.torch.follow(DataLoader(type("Stream", (IterableDataset,), {"__iter__": lambda _: iter(())})()))

@@ -100,10 +100,24 @@ TRAINER = """
                "clips": {"shuffle": True, "batch_size": BATCH // 4},
                "no list": {"shuffle": True, "batch_size": BATCH},
                "stateful": {"shuffle": True, "batch_size": BATCH},
-               "resumed": {"shuffle": True, "batch_size": BATCH}}[kind]
+               "resumed": {"shuffle": True, "batch_size": BATCH},
+               "nodes": {}}[kind]
     if kind in ("stateful", "resumed"):
         from torchdata.stateful_dataloader import StatefulDataLoader as DataLoader
     loader = DataLoader(data, num_workers=workers, **options)
+    if kind == "nodes":
+        import ddpfs
+        from torch.utils.data import RandomSampler
+        from torchdata.nodes import Batcher, Loader, ParallelMapper, SamplerWrapper
+
+        class Announced(RandomSampler):  # tools/ORDERS.md
+            def __iter__(self):
+                order = list(super().__iter__())
+                ddpfs.Mount(mount).follow([data.samples[i][0] for i in order])
+                return iter(order)
+
+        nodes = Batcher(SamplerWrapper(Announced(data)), BATCH)
+        loader = Loader(ParallelMapper(nodes, lambda batch: [data[i] for i in batch], num_workers=workers))
     if len(sys.argv) > 4:
         import ddpfs.torch
         ddpfs.torch.follow(loader)
@@ -199,6 +213,15 @@ def test_torchdatas_loader_is_announced_too(train, kind):
     since = train(kind, 2)
     assert since["opens"] >= COUNT - 8 * BATCH * 2
     assert since["misses"] < 0.01 * COUNT and since["orders_dropped"] == 0
+
+
+def test_nodes_of_torchdata_are_announced_by_one_line(train):
+    """The hook does not know them."""
+    pytest.importorskip("torchdata.nodes", reason="torchdata is not installed (tests/requirements-loaders.txt)")
+    since = train("nodes", 2, env={"PYTHONPATH": tools.ROOT / "gpu_stage/python"})
+    assert since["opens"] >= COUNT - 8 * BATCH * 2
+    assert since["misses"] < 0.01 * COUNT and since["orders_dropped"] == 0
+    assert since["lists"] == ["default"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
