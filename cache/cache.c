@@ -139,15 +139,15 @@ uint64_t cache_landing(struct cache *cache)
 }
 
 /* Returns false if what is held takes all of landing memory. */
-static bool make_room(struct cache *cache)
+static bool make_room(struct cache *cache, bool may_grow)
 {
 	if (!cache->oldest)
-		return cache_arena_grow(cache->arena);
+		return may_grow && cache_arena_grow(cache->arena);
 	evict_oldest(cache);
 	return true;
 }
 
-int cache_area_new(struct cache *cache, uint32_t bytes, struct cache_area **ret_area)
+int cache_area_new(struct cache *cache, uint32_t bytes, bool may_grow, struct cache_area **ret_area)
 {
 	lock_for_scope(&cache->lock);
 	struct cache_area *area = cache->free_areas;
@@ -158,7 +158,7 @@ int cache_area_new(struct cache *cache, uint32_t bytes, struct cache_area **ret_
 	if (!area)
 		return -ENOMEM;
 	int rc;
-	while ((rc = cache_arena_get(cache->arena, bytes, &area->span)) == -ENOBUFS && make_room(cache))
+	while ((rc = cache_arena_get(cache->arena, bytes, &area->span)) == -ENOBUFS && make_room(cache, may_grow))
 		;
 	if (rc < 0) {
 		area->next_free = cache->free_areas;

@@ -15,6 +15,7 @@
 #ifndef DDPFS_CACHE_CACHE_H
 #define DDPFS_CACHE_CACHE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -64,16 +65,15 @@ int cache_new(uint64_t memory_bytes, struct cache **ret_cache);
 void cache_free(struct cache *cache);
 
 /* Limits landing memory to about `bytes` bytes (cache_arena_limit).  Buffers that nobody holds are evicted to stay
- * within it.  If what is held leaves no room, it grows by a segment.  At first all of it is used. */
+ * within it.  If what is held leaves no room, cache_area_new may grow it by a segment.  At first all of it is used. */
 void cache_limit(struct cache *cache, uint64_t bytes);
 /* Returns the bytes that landing memory may take now: its limit, as it has grown. */
 uint64_t cache_landing(struct cache *cache);
 
 /* Gives the caller an area of at least `bytes` bytes (1 .. CACHE_SEGMENT) for a read; the caller holds it.  Evicts
- * buffers that nobody holds when there is no room.
- * Returns 0, -ENOBUFS (what is held leaves no room: try again after
- * a put) or -ENOMEM. */
-int cache_area_new(struct cache *cache, uint32_t bytes, struct cache_area **ret_area);
+ * buffers that nobody holds when there is no room.  may_grow: then landing memory may grow beyond its limit.
+ * Returns 0, -ENOBUFS (what is held leaves no room: try again after a put) or -ENOMEM. */
+int cache_area_new(struct cache *cache, uint32_t bytes, bool may_grow, struct cache_area **ret_area);
 /* Releases an area.  Its memory is free when its buffers are gone too. */
 void cache_area_put(struct cache *cache, struct cache_area *area);
 

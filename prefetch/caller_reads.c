@@ -30,7 +30,7 @@ static int read_bytes(struct prefetch *p, struct prefetch_read *read, _Atomic bo
 	read->start = read->offset & ~mask;
 	read->want = (uint32_t)(read->offset + read->len - read->start);
 	read->span = (uint32_t)((read->want + mask) & ~mask);
-	int rc = cache_area_new(p->cache, read->span, &read->area);
+	int rc = cache_area_new(p->cache, read->span, true, &read->area);
 	if (rc < 0)
 		return rc;
 	count(&p->counters.reads, 1);

@@ -269,11 +269,7 @@ void prefetch_deliver_read(struct prefetch *p, struct prefetch_read *read, bool 
 			batch.rcs[i] = store(p, batch.blocks[i]);
 		end_blocks(p, &batch, true);
 	}
-	if (read->area && read->ahead)
-		atomic_fetch_sub(&p->reading.ahead_landing, read->area->span.bytes);
-	if (read->area)
-		cache_area_put(p->cache, read->area);
-	read->area = NULL;
+	prefetch_engine_free_area(p, read);
 	prefetch_lock_for_scope(p);
 	prefetch_read_free(p, read);
 	prefetch_engine_step(p, PREFETCH_MEMORY);

@@ -79,17 +79,24 @@ static bool count_failed(struct prefetch *p, struct prefetch_read *read)
 	return true;
 }
 
+void prefetch_engine_free_area(struct prefetch *p, struct prefetch_read *read)
+{
+	if (!read->area)
+		return;
+	uint32_t bytes = read->area->span.bytes;
+	cache_area_put(p->cache, read->area);
+	if (read->ahead)
+		atomic_fetch_sub(&p->reading.ahead_landing, bytes); /* after the put: at 0, landing memory may grow */
+	read->area = NULL;
+}
+
 void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc)
 {
 	if (read->entry != UINT32_MAX)
 		prefetch_shards_put(p->files, read->entry);
 	read->entry = UINT32_MAX;
-	if (rc < 0 && read->area) {
-		if (read->ahead)
-			atomic_fetch_sub(&p->reading.ahead_landing, read->area->span.bytes);
-		cache_area_put(p->cache, read->area);
-		read->area = NULL;
-	}
+	if (rc < 0)
+		prefetch_engine_free_area(p, read);
 	read->rc = rc;
 	prefetch_lock(p);
 	if (alone(p, read)) {
@@ -159,7 +166,9 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 	read->start = read->offset & ~mask;
 	read->want = (uint32_t)(read->offset + read->len - read->start);
 	read->span = (uint32_t)((read->want + mask) & ~mask);
-	rc = cache_area_new(p->cache, read->span, &read->area);
+	/* A scheduled read waits for the others rather than take memory from the sink for good. */
+	bool may_grow = !read->ahead || !atomic_load(&p->reading.ahead_landing);
+	rc = cache_area_new(p->cache, read->span, may_grow, &read->area);
 	if (rc == -ENOBUFS) {
 		prefetch_shards_put(p->files, read->entry);
 		read->entry = UINT32_MAX;

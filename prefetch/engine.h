@@ -565,6 +565,8 @@ static inline struct prefetch *prefetch_locked(struct prefetch *p)
 int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read);
 /* Hands a read to the deliver thread, with its bytes (rc 0) or an error.  Engine thread. */
 void prefetch_engine_land(struct prefetch *p, struct prefetch_read *read, int rc);
+/* Gives back the landing memory of a read, if it has some.  Any thread. */
+void prefetch_engine_free_area(struct prefetch *p, struct prefetch_read *read);
 
 /* schedule.c: what to read ahead.  Engine thread. */
 int prefetch_schedule_init(struct prefetch *p);

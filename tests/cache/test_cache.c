@@ -16,7 +16,7 @@ static void fill(struct cache *cache, uint64_t key, uint32_t len)
 {
 	struct cache_area *area;
 	struct cache_buffer *buffer;
-	assert_int_equal(cache_area_new(cache, len, &area), 0);
+	assert_int_equal(cache_area_new(cache, len, true, &area), 0);
 	memset(area->span.data, (int)key, len);
 	assert_int_equal(cache_insert(cache, key, area, 0, len, &buffer), 0);
 	cache_area_put(cache, area);
@@ -76,9 +76,9 @@ static void what_is_held_stays(void **state)
 		fill(cache, key, MIB);
 		held[key - 1] = cache_find(cache, key);
 	}
-	assert_int_equal(cache_area_new(cache, 1, &area), -ENOBUFS);
+	assert_int_equal(cache_area_new(cache, 1, true, &area), -ENOBUFS);
 	cache_put(cache, held[4]);
-	assert_int_equal(cache_area_new(cache, MIB, &area), 0);
+	assert_int_equal(cache_area_new(cache, MIB, true, &area), 0);
 	assert_false(has(cache, 5));
 	cache_area_put(cache, area);
 	for (unsigned i = 0; i < 8; i++) {
@@ -118,7 +118,7 @@ static void slices_keep_their_area_together(void **state)
 	struct cache_buffer *slices[4];
 	(void)state;
 	assert_int_equal(cache_new(8 * MIB, &cache), 0);
-	assert_int_equal(cache_area_new(cache, 4 * CACHE_PAGE, &area), 0);
+	assert_int_equal(cache_area_new(cache, 4 * CACHE_PAGE, true, &area), 0);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(cache_insert(cache, 100 + i, area, i * 3000, 3000, &slices[i]), 0);
 	cache_area_put(cache, area);
@@ -145,7 +145,9 @@ static void a_limit_is_kept_while_something_can_be_evicted(void **state)
 	assert_false(has(cache, 1));
 	for (uint64_t key = 2; key <= 9; key++)
 		held[key - 2] = cache_find(cache, key);
-	assert_int_equal(cache_area_new(cache, MIB, &area), 0);
+	assert_int_equal(cache_area_new(cache, MIB, false, &area), -ENOBUFS);
+	assert_int_equal(cache_landing(cache), CACHE_SEGMENT);
+	assert_int_equal(cache_area_new(cache, MIB, true, &area), 0);
 	assert_int_equal(cache_landing(cache), 2 * CACHE_SEGMENT);
 	cache_area_put(cache, area);
 	for (unsigned i = 0; i < 8; i++)
