@@ -2,17 +2,24 @@
 /* Counts the runs of opens that end; prefetch/sampler/clips.h first. */
 #include "prefetch/sampler/clips.h"
 
-#include <stdlib.h>
-
-#include "shard/base/list.h"
+#include <assert.h>
+#include <math.h>
 
 enum {
 	STALE = CLIPS_RUNS - 1, /* opens of others after which a run has ended */
+	WITHOUT = 24,           /* ... after which it seems to have ended */
 	NEAR = 256,             /* files: the batch of another worker, who may soon meet it, so it says nothing */
 	LONG = 2048,            /* files: how far a run reaches back, or that of a whole epoch would meet all others */
 	ENDED_MIN = 64,         /* files in ended runs that tell something */
 	ENDED_MAX = 512,        /* of so many ended files the earlier ones count half */
 };
+/* Of 1 in 100; of 1 in 10,000. */
+static const double CHANCE_NATS = 4.6, CHANCE_ENDED_NATS = 9.2;
+
+static bool is_clip(const struct prefetch_clips_run *run)
+{
+	return run->files >= CLIPS_FILES_MIN && run->files <= CLIPS_FILES_MAX && run->in_order * 4 >= run->files * 3;
+}
 
 static bool lie_within(const struct prefetch_clips_run *a, const struct prefetch_clips_run *b, uint32_t files)
 {
@@ -29,7 +36,7 @@ static void end_run(struct prefetch_clips *clips, uint32_t i)
 			return;
 	}
 	clips->ended += files;
-	if (files >= CLIPS_FILES_MIN && files <= CLIPS_FILES_MAX && run.in_order * 4 >= files * 3)
+	if (is_clip(&run))
 		clips->in_clips += files;
 	if (clips->ended >= ENDED_MAX) {
 		clips->ended /= 2;
@@ -44,12 +51,13 @@ static void end_run(struct prefetch_clips *clips, uint32_t i)
 		clips->opened = false;
 }
 
-void prefetch_clips_opened(struct prefetch_clips *clips, uint32_t file)
+/* Adds a file to the runs that it joins, which become one, the last of `runs`.  There is room for one more. */
+static struct prefetch_clips_run *join(struct prefetch_clips_run *runs, uint32_t *n_runs, uint32_t file)
 {
-	struct prefetch_clips_run run = { .first = file, .last = file, .files = 1, .at = ++clips->opens };
+	struct prefetch_clips_run run = { .first = file, .last = file, .files = 1 };
 	bool in_order = true;
-	for (uint32_t i = clips->n_runs; i-- > 0;) {
-		const struct prefetch_clips_run *other = &clips->runs[i];
+	for (uint32_t i = *n_runs; i-- > 0;) {
+		const struct prefetch_clips_run *other = &runs[i];
 		if (!lie_within(other, &run, CLIPS_STEP_MAX))
 			continue;
 		in_order &= file > other->last;
@@ -57,27 +65,64 @@ void prefetch_clips_opened(struct prefetch_clips *clips, uint32_t file)
 		run.last = other->last > run.last ? other->last : run.last;
 		run.files += other->files;
 		run.in_order += other->in_order;
-		clips->runs[i] = clips->runs[--clips->n_runs];
+		runs[i] = runs[--*n_runs];
 	}
 	run.in_order += in_order;
-	run.first = run.last - run.first > LONG ? run.last - LONG : run.first;
+	runs[*n_runs] = run;
+	return &runs[(*n_runs)++];
+}
+
+void prefetch_clips_opened(struct prefetch_clips *clips, uint32_t file)
+{
 	/* There is room: each of the others has one of the STALE opens before. */
-	clips->runs[clips->n_runs++] = run;
+	struct prefetch_clips_run *run = join(clips->runs, &clips->n_runs, file);
+	run->at = ++clips->opens;
+	run->first = run->last - run->first > LONG ? run->last - LONG : run->first;
 	for (uint32_t i = clips->n_runs; i-- > 0;) {
 		if (clips->opens - clips->runs[i].at >= STALE)
 			end_run(clips, i);
 	}
 }
 
-bool prefetch_clips_longer(uint64_t *positions, uint32_t n)
+/* What runs the opens make, however long ago. */
+struct counted {
+	uint32_t clips;  /* runs that look like clips */
+	uint32_t longer; /* files in longer runs */
+	bool ended;      /* one that looks like a clip had no file in the latest WITHOUT opens */
+};
+
+static struct counted count_runs(const uint32_t *files, uint32_t n, uint32_t most)
 {
-	uint32_t begin = 0, in_longer = 0;
-	qsort(positions, n, sizeof(*positions), base_compare_u64);
-	for (uint32_t i = 1; i <= n; i++) {
-		if (i < n && positions[i] - positions[i - 1] <= CLIPS_STEP_MAX)
-			continue;
-		in_longer += i - begin > CLIPS_LONGER ? i - begin : 0;
-		begin = i;
+	struct prefetch_clips_run runs[CLIPS_OPENS_MAX];
+	struct counted counted = { 0 };
+	uint32_t n_runs = 0;
+	assert(n <= CLIPS_OPENS_MAX);
+	for (uint32_t i = 0; i < n; i++)
+		join(runs, &n_runs, files[i])->at = i;
+	for (uint32_t i = 0; i < n_runs; i++) {
+		counted.clips += is_clip(&runs[i]);
+		counted.ended |= is_clip(&runs[i]) && n - runs[i].at > WITHOUT;
+		counted.longer += runs[i].files > most ? runs[i].files : 0;
 	}
-	return in_longer * 2 > n;
+	return counted;
+}
+
+bool prefetch_clips_short(const uint32_t *files, uint32_t n)
+{
+	return count_runs(files, n, CLIPS_LONGER).longer * 2 <= n;
+}
+
+bool prefetch_clips_by_chance(const uint32_t *files, uint32_t n, const uint32_t *inside, uint32_t n_inside,
+        const struct prefetch_clips_window *window)
+{
+	const uint32_t k = count_runs(files, n, CLIPS_FILES_MAX).clips;
+	const struct counted counted = count_runs(inside, n_inside, CLIPS_FILES_MAX);
+	const uint32_t m = counted.clips;
+	if (k < 2 || m == 0 || counted.longer * 2 > n_inside)
+		return false;
+	const double begins = window->begins > m ? log(window->begins / m) : 0;
+	double nats = (m - 1) * log(window->times) + begins;
+	for (uint32_t i = 0; i < m && i < k; i++)
+		nats -= log((double)(k - i) / (i + 1));
+	return nats < (counted.ended && begins == 0 ? CHANCE_ENDED_NATS : CHANCE_NATS);
 }

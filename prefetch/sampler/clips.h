@@ -20,6 +20,7 @@ enum {
 	CLIPS_FILES_MAX = 64,     /* a longer one is worth reading ahead */
 	CLIPS_LONGER = 128,       /* files in a run that are no clips: two clips may overlap */
 	CLIPS_DATASET_MIN = 1024, /* files: in a smaller dataset random opens lie close together */
+	CLIPS_OPENS_MAX = 512,    /* of prefetch_clips_by_chance */
 };
 
 /* Zero-initialised; the fields are clips.c's, but `opened`. */
@@ -38,7 +39,25 @@ struct prefetch_clips {
 /* Takes in an open. */
 void prefetch_clips_opened(struct prefetch_clips *clips, uint32_t file);
 
-/* Returns whether more than half of these positions lie in runs of more than CLIPS_LONGER.  It sorts them. */
-bool prefetch_clips_longer(uint64_t *positions, uint32_t n);
+/* Returns whether at most half of these files lie in runs of more than CLIPS_LONGER. */
+bool prefetch_clips_short(const uint32_t *files, uint32_t n);
+
+/* Where the opens that fit a sorted list lie in it. */
+struct prefetch_clips_window {
+	double times;  /* the list is so many times as long */
+	double begins; /* above 1: it begins where only one clip of so many would begin */
+};
+
+/* Before enough runs have ended, a few clips that lie close together look like a sorted reader with workers.
+ *
+ * Suppose that all runs are clips and lie anywhere.  Of k clips, m lie in some window of that length with a probability
+ * of at most C(k, m) / times^(m - 1), and the first of them at its beginning with m / begins.  Returns whether that is
+ * more than 1 in 100: then the opens do not tell a sorted reader.  If one of the m seems to have ended, as a sorted
+ * reader's runs seldom do, and they are not at the beginning, it must be 1 in 10,000.  A single run tells a sorted
+ * reader, and so do runs longer than CLIPS_FILES_MAX.
+ *
+ * files: the opens, in their order, distinct, at most CLIPS_OPENS_MAX; inside: those in the window. */
+bool prefetch_clips_by_chance(const uint32_t *files, uint32_t n, const uint32_t *inside, uint32_t n_inside,
+        const struct prefetch_clips_window *window);
 
 #endif

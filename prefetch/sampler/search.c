@@ -153,18 +153,64 @@ static bool fits_in_order(const struct prefetch_fit_input *input, struct prefetc
 	       ret_fit->score >= PREFETCH_FIT_SURE;
 }
 
-/* While clips are opened, some of them lie together by chance, as a sorted reader's files do.  A sorted reader beside
- * them shows longer runs. */
-static bool may_be_clips(
-        const struct prefetch_recognise *r, const uint64_t *positions, uint32_t n, const struct prefetch_fit *fit)
+/* Gets where a fit lies in a list of `size` files, in `world` parts.  A short list is one of many. */
+static struct prefetch_clips_window clips_window(
+        const struct prefetch_recognise *r, const struct prefetch_fit *fit, double size, uint32_t world)
 {
-	uint64_t inside[RING];
-	uint32_t n_inside = 0;
-	for (uint32_t i = 0; i < n && r->clips.opened; i++) {
-		if (positions[i] >= fit->low && positions[i] < fit->high)
-			inside[n_inside++] = positions[i];
+	double lists = r->n_files / size;
+	return (struct prefetch_clips_window){
+		.times = size / (double)(fit->high - fit->low),
+		.begins = fit->low / world <= CLIPS_STEP_MAX ? size / world / CLIPS_STEP_MAX / lists : 1,
+	};
+}
+
+_Static_assert((int)RING <= (int)CLIPS_OPENS_MAX, "the files of a look");
+
+/* Some clips lie together by chance, as a sorted reader's files do.  A sorted reader beside them shows longer runs.
+ * inside: the files in the window of a fit; places: their positions in the list. */
+static bool may_be_clips(const struct prefetch_recognise *r, const uint32_t *inside, const uint32_t *places, uint32_t n,
+        const struct prefetch_clips_window *window)
+{
+	const struct search *s = &r->search;
+	if (r->n_files < CLIPS_DATASET_MIN)
+		return false;
+	return r->clips.opened ? prefetch_clips_short(places, n)
+	                       : prefetch_clips_by_chance(s->files, s->n_ring, inside, n, window);
+}
+
+/* The same for a list, or for a list in parts. */
+static bool may_be_clips_of(const struct prefetch_recognise *r, const struct target *target, const struct parts *parts,
+        const struct prefetch_fit *fit)
+{
+	const struct prefetch_clips_window window = clips_window(r, fit, target->n, parts ? parts->world : 1);
+	uint32_t inside[RING], places[RING], n = 0;
+	for (uint32_t i = 0; i < target->n_seen; i++) {
+		uint64_t position = target->indices[i];
+		if (parts && !prefetch_parts_position(parts, target->indices[i], &position))
+			continue;
+		places[n] = target->indices[i];
+		if (position >= fit->low && position < fit->high &&
+		        prefetch_list_at(target->list, places[n], &inside[n]) == 0)
+			n++;
 	}
-	return r->clips.opened && !prefetch_clips_longer(inside, n_inside);
+	return may_be_clips(r, inside, places, n, &window);
+}
+
+/* The same for ddpfs's own order. */
+static bool may_be_clips_of_own(const struct prefetch_recognise *r, uint64_t epoch, const struct prefetch_fit *fit)
+{
+	const struct prefetch_own_order *own = r->options.own;
+	const struct prefetch_clips_window window = clips_window(r, fit, (double)own->size, 1);
+	uint32_t inside[RING], places[RING], n = 0;
+	for (uint32_t i = 0; i < r->search.n_ring; i++) {
+		uint64_t position;
+		if (own->find(own->user, epoch, r->search.files[i], &position) < 0 || position < fit->low ||
+		        position >= fit->high)
+			continue;
+		inside[n] = r->search.files[i];
+		places[n++] = (uint32_t)position;
+	}
+	return may_be_clips(r, inside, places, n, &window);
 }
 
 unsigned prefetch_search_plausible(
@@ -209,7 +255,7 @@ static void try_sorted(struct prefetch_recognise *r, uint32_t i)
 	};
 	struct source source = { .sampler = PREFETCH_SAMPLER_SORTED };
 	if (!prefetch_recognise_refused(r, &source, target->list) && fits_in_order(&input, &fit) &&
-	        !may_be_clips(r, positions, input.n, &fit) &&
+	        !may_be_clips_of(r, target, NULL, &fit) &&
 	        prefetch_list_at(target->list, (uint32_t)fit.low, &file) == 0)
 		prefer_sorted(&r->search, target, &fit, prefetch_search_plausible(r, target, file, fit.low));
 }
@@ -375,7 +421,7 @@ static void try_parts(struct prefetch_recognise *r, const struct target *target,
 		struct prefetch_fit fit;
 		if (!may_be_parts(&parts) ||
 		        !fits_parts(&parts, target->indices, target->n_seen, positions, &n, &fit) ||
-		        may_be_clips(r, positions, n, &fit))
+		        may_be_clips_of(r, target, &parts, &fit))
 			continue;
 		struct source source = { .sampler = PREFETCH_SAMPLER_SORTED, .seed = world };
 		if (prefetch_recognise_refused(r, &source, target->list))
@@ -424,7 +470,7 @@ static uint32_t own_positions(const struct prefetch_recognise *r, uint64_t epoch
 	uint32_t n = 0;
 	for (uint32_t i = 0; i < r->search.n_ring; i++) {
 		uint64_t position;
-		bool again = own->find(own->user, epoch, r->ring[i], &position) < 0;
+		bool again = own->find(own->user, epoch, r->search.files[i], &position) < 0;
 		for (uint32_t k = 0; k < n && own->several && !again; k++)
 			again = positions[k] == position;
 		if (!again)
@@ -460,8 +506,9 @@ static int try_own(struct prefetch_recognise *r, uint64_t epoch)
 		.seen = match->n,
 		.anywhere = true,
 	};
-	if (prefetch_recognise_refused(r, &match->source, NULL) || !fits_in_order(&input, &match->fit) ||
-	        may_be_clips(r, match->positions, match->n, &match->fit))
+	if (prefetch_recognise_refused(r, &match->source, NULL) || !fits_in_order(&input, &match->fit))
+		return 0;
+	if (may_be_clips_of_own(r, epoch, &match->fit))
 		return 0;
 	int rc = prefetch_search_accept(r, match);
 	return rc < 0 ? rc : 1;

@@ -106,13 +106,14 @@ def test_what_is_larger_than_the_budget_is_read_to_the_last_byte(mount, dataset)
 
 
 def test_a_dataset_a_little_smaller_than_the_budget_becomes_resident(mount, dataset):
-    """Pages and inodes take 53 MiB.  70 MiB hold them if landing memory takes 8 MiB.  If it takes 24, an eighth misses."""
+    """Pages and inodes take 53 MiB.  70 MiB hold them if landing memory takes 8 MiB, and not if it takes 24."""
     m = mount(dataset, "view=all,layout=tree,memory=70M")
     read(m, shuffled())
     first = settled(m)
     read(m, shuffled())
     now = settled(m)
-    assert now["misses"] - first["misses"] <= taken(now) + FILES / 100
+    assert now["misses"] - first["misses"] <= taken(now)
+    assert now["evicted"] == 0
 
 
 def test_it_ends_when_an_order_is_known(mount, dataset):
@@ -201,13 +202,12 @@ def test_clips_in_random_order_do_not_end_it(mount, dataset, options):
     read(m, clips())
     now = settled(m)
     assert now["recognised"] == "nothing" and now["order_source"] == "unknown"
-    if options == SMALL:
-        assert now["warm_up"].startswith("no order is known")
-    else:  # the first opens may have looked sorted, which ended it, and after it little missed
+    assert now["warm_up"].startswith("no order is known")
+    if options == TREE:
         before = now
         read(m, clips())
         now = settled(m)
-        assert now["misses"] - before["misses"] <= taken(now) + FILES / 100
+        assert now["misses"] - before["misses"] <= taken(now)
 
 
 def test_readers_in_no_order_never_drop_what_it_holds(mount, dataset):

@@ -15,14 +15,14 @@
 
 enum { CLASSES = 40, N = 12000, READERS_MAX = 4, STEP = 16 };
 
-static struct shard_index *dataset;
+static struct shard_index *dataset, *small;
 static uint32_t order[N];
 
-static struct prefetch_recognise *new_recognise(void)
+static struct prefetch_recognise *new_recognise(struct shard_index *index)
 {
 	struct prefetch_recognise *r;
 	struct prefetch_recognise_options options = {
-		.index = dataset, .seed_max = 30, .shuffle_max = 1, .popular_words = 1
+		.index = index, .seed_max = 30, .shuffle_max = 1, .popular_words = 1
 	};
 	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 	return r;
@@ -36,6 +36,7 @@ static uint32_t below(uint64_t *random, uint32_t n)
 /* Clips of `files` files, `step` apart, anywhere in the dataset; `readers` read one each, side by side. */
 struct trainer {
 	uint32_t files, step, readers;
+	uint32_t n;   /* files of the dataset; 0: N */
 	bool aligned; /* a clip begins at a multiple of its length */
 	uint64_t random;
 	uint32_t at[READERS_MAX], left[READERS_MAX]; /* of the clips being read */
@@ -43,9 +44,9 @@ struct trainer {
 
 static uint32_t next_of_clips(struct trainer *t)
 {
-	uint32_t reader = below(&t->random, t->readers), length = t->files * t->step;
+	uint32_t reader = below(&t->random, t->readers), length = t->files * t->step, n = t->n ? t->n : N;
 	if (t->left[reader] == 0) {
-		t->at[reader] = t->aligned ? below(&t->random, N / length) * length : below(&t->random, N - length);
+		t->at[reader] = t->aligned ? below(&t->random, n / length) * length : below(&t->random, n - length);
 		t->left[reader] = t->files;
 	}
 	uint32_t file = t->at[reader];
@@ -88,7 +89,7 @@ static void clips_in_random_order_are_no_sorted_reader(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(trainers) / sizeof(trainers[0]); i++) {
 		struct trainer t = trainers[i];
-		struct prefetch_recognise *r = new_recognise();
+		struct prefetch_recognise *r = new_recognise(dataset);
 		make_clips(&t, N);
 		uint32_t known = open_all(r, order, N);
 		/* The first few clips may look like a sorted reader. */
@@ -96,6 +97,32 @@ static void clips_in_random_order_are_no_sorted_reader(void **state)
 			fail_msg("%u files a clip, %u apart, %u readers: a sampler was recognised during %u opens",
 			        t.files, t.step, t.readers, known);
 		prefetch_recognise_free(r);
+	}
+}
+
+/* The first clips may lie close together, before it shows that they end. */
+static void few_clips_seldom_look_like_a_sorted_reader(void **state)
+{
+	enum { TRAINERS = 40, OPENS = 256 };
+	static const uint32_t lengths[] = { 8, 16, 32 }, readers[] = { 1, 2, 4 };
+	(void)state;
+	for (unsigned i = 0; i < 9; i++) {
+		uint32_t wrong = 0;
+		for (uint64_t k = 0; k < TRAINERS; k++) {
+			struct trainer t = { .files = lengths[i / 3],
+				.step = 1,
+				.readers = readers[i % 3],
+				.aligned = k % 2 == 0,
+				.random = k * 9 + i,
+				.n = 3000 };
+			struct prefetch_recognise *r = new_recognise(small);
+			make_clips(&t, OPENS);
+			wrong += open_all(r, order, OPENS) > 0;
+			prefetch_recognise_free(r);
+		}
+		if (wrong > TRAINERS / 5)
+			fail_msg("%u files a clip, %u readers: a sampler was recognised for %u of %u trainers",
+			        lengths[i / 3], readers[i % 3], wrong, TRAINERS);
 	}
 }
 
@@ -111,7 +138,7 @@ static void a_sorted_reader_beside_clips_is_recognised(void **state)
 {
 	enum { OPENS = 4096 };
 	struct trainer t = { .files = 16, .step = 1, .readers = 2, .aligned = true };
-	struct prefetch_recognise *r = new_recognise();
+	struct prefetch_recognise *r = new_recognise(dataset);
 	(void)state;
 	make_clips(&t, OPENS);
 	open_all(r, order, OPENS);
@@ -127,7 +154,7 @@ static void a_sorted_reader_after_clips_is_recognised(void **state)
 {
 	enum { OPENS = 4096, AFTER = 512 };
 	struct trainer t = { .files = 16, .step = 1, .readers = 1, .aligned = true };
-	struct prefetch_recognise *r = new_recognise();
+	struct prefetch_recognise *r = new_recognise(dataset);
 	(void)state;
 	make_clips(&t, OPENS);
 	open_all(r, order, OPENS);
@@ -143,7 +170,7 @@ static void a_sorted_reader_after_clips_is_recognised(void **state)
 static void clips_after_a_sorted_epoch_are_no_sorted_reader(void **state)
 {
 	struct trainer t = { .files = 16, .step = 1, .readers = 2, .aligned = true };
-	struct prefetch_recognise *r = new_recognise();
+	struct prefetch_recognise *r = new_recognise(dataset);
 	struct prefetch_recognised track;
 	uint32_t last = 0;
 	(void)state;
@@ -171,7 +198,7 @@ static void sorted_readers_side_by_side_are_recognised(void **state)
 		sorted[i] = i;
 	for (unsigned k = 0; k < 9; k++) {
 		struct loader loader = { .n = N, .world = 1, .ranks = 1, .random = k };
-		struct prefetch_recognise *r = new_recognise();
+		struct prefetch_recognise *r = new_recognise(dataset);
 		loader.batch = batches[k / 3];
 		loader.workers = workers[k % 3];
 		loader_rewind(&loader, sorted);
@@ -234,6 +261,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(clips_in_random_order_are_no_sorted_reader),
+		cmocka_unit_test(few_clips_seldom_look_like_a_sorted_reader),
 		cmocka_unit_test(a_sorted_reader_beside_clips_is_recognised),
 		cmocka_unit_test(a_sorted_reader_after_clips_is_recognised),
 		cmocka_unit_test(clips_after_a_sorted_epoch_are_no_sorted_reader),
@@ -241,6 +269,7 @@ int main(void)
 		cmocka_unit_test(random_files_are_no_clips),
 		cmocka_unit_test(files_in_the_order_of_their_numbers_are_no_clips),
 	};
+	small = synth_open(&(struct synth){ .classes = 10, .per_class = 300, .bytes = 1 });
 	dataset = synth_open(&(struct synth){ .classes = CLASSES, .per_class = N / CLASSES, .bytes = 1 });
 	cmocka_set_test_filter(getenv("DDPFS_TEST")); /* a pattern, or NULL */
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
