@@ -34,7 +34,8 @@ enum {
 	/* Files that are in memory already are gaps in a read of the warm-up.  They may be so large a part of it: */
 	WARM_UP_GAPS_PART = 32,
 	WARM_UP_GAP_BYTES = 64 << 10, /* ... from a store, each may be so large: a request costs more */
-	GAPS_PART = 64,               /* gaps may be so large a part of a store's read */
+	WARM_UP_READS = 8, /* a fetch of the warm-up has about so many reads at most: demands wait behind them */
+	GAPS_PART = 64,    /* gaps may be so large a part of a store's read */
 };
 
 static struct prefetch_item *item_new(
@@ -360,13 +361,17 @@ static bool plan_side(struct prefetch *p, struct prefetch_stream *stream, uint32
 	return true;
 }
 
-/* Takes the turns from seq on that are announced and fit one read.  The next fetch takes the rest. */
+/* Takes the turns from seq on that are announced and fit one read, or a few if readers brought in others between them.
+ * The next fetch takes the rest. */
 static void take_next_turns(struct prefetch *p, struct prefetch_stream *stream, uint64_t seq, struct fetch *fetch)
 {
-	for (; seq < stream->limit && fetch->n + SHARD_SAMPLE_FILES_MAX <= PREFETCH_WANTS_MAX; seq++) {
+	const uint64_t gap_bytes = p->store ? WARM_UP_GAP_BYTES : GAP_BYTES;
+	uint32_t reads = 1;
+	for (; seq < stream->limit && fetch->n + SHARD_SAMPLE_FILES_MAX <= PREFETCH_WANTS_MAX && reads < WARM_UP_READS;
+	        seq++) {
 		const struct prefetch_want *first = &p->schedule.wants[0],
 		                           *last = &p->schedule.wants[fetch->n - (fetch->n > 0)];
-		uint32_t sample;
+		uint32_t sample, n = fetch->n;
 		if (fetch->n &&
 		        (last->shard != first->shard || last->offset + last->len - first->offset >= SHARD_BLOCK))
 			return;
@@ -374,6 +379,7 @@ static void take_next_turns(struct prefetch *p, struct prefetch_stream *stream, 
 			continue;
 		if (take(p, stream, seq, sample, fetch) < 0)
 			return;
+		reads += n > 0 && fetch->n > n && last[1].offset - (last->offset + last->len) > gap_bytes;
 	}
 }
 

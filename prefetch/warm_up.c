@@ -9,7 +9,7 @@
  *   count (prefetch_set_order_left).
  * - Its turns are never used, so it is in no order that a reader could leave.
  * - Each turn is read at most once in a pass.  What readers brought in is skipped.  A read is up to SHARD_BLOCK long.
- *   A fetch is about that long, and is several reads if readers brought in much between its files (merged_reads.c).
+ *   A fetch is about that long, and is a few reads if readers brought in much between its files (merged_reads.c).
  * - While it runs, the ledger knows its turns only, not those of streams that are not followed.  So a sample that comes
  *   early in storage is never dropped for one that comes later, whoever reads that.  What it brought in loses these
  *   uses when it ends, so it goes first when a known order needs room.

@@ -309,6 +309,31 @@ static void what_readers_brought_in_is_hardly_read_again(void **state)
 	bench_stop(&b);
 }
 
+/* The first ENOUGH misses are of the last files of the last shard.  Counts the reads between these, and delays them. */
+static uint64_t delay_and_count(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
+{
+	_Atomic uint32_t *reads = arg;
+	(void)len;
+	return shard == N_SHARDS - 1 && offset > 100 * PAGE && ++*reads > ENOUGH ? 200000000 : 0;
+}
+
+/* Of small files.  Else demands would wait behind a hundred short reads. */
+static void few_of_its_reads_are_in_flight(void **state)
+{
+	(void)state;
+	struct bench b;
+	_Atomic uint32_t reads = 0;
+	struct prefetch_hook hook = { .delay_ns = delay_and_count, .arg = &reads };
+	bench_start(&b, 512 << 20, &hook);
+	for (uint32_t i = 0; i < ENOUGH; i++) /* it reads what is before these in long reads */
+		read_file(&b, at_slot(N_FILES - 1 - 2 * i));
+	while (reads == ENOUGH)
+		usleep(100);
+	usleep(50000);
+	assert_in_range(reads - ENOUGH, 2, 12);
+	bench_stop(&b);
+}
+
 /* An order that is known, and its stream. */
 struct known {
 	struct shard_view *view;
@@ -793,14 +818,26 @@ static void it_can_be_freed_in_the_middle(void **state)
 	}
 }
 
-static int set_up(void **state)
+static int make(const uint64_t *sizes, uint32_t n_sizes)
 {
 	static const struct shard_view_given given = {
 		.user = &data, .get = order_get, .put = order_put, .turn = order_turn, .find = order_find
 	};
-	(void)state;
-	dataset_new(&data, N_FILES, N_SHARDS, SIZES, N_SIZES);
+	dataset_new(&data, N_FILES, N_SHARDS, sizes, n_sizes);
 	return shard_view_new_given(data.index, &given, &storage_order);
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	return make(SIZES, N_SIZES);
+}
+
+static int set_up_small(void **state)
+{
+	static const uint64_t PAGES[] = { PAGE };
+	(void)state;
+	return make(PAGES, 1);
 }
 
 static int tear_down(void **state)
@@ -838,5 +875,7 @@ int main(void)
 		cmocka_unit_test(there_is_one_at_most),
 		cmocka_unit_test(it_can_be_freed_in_the_middle),
 	};
-	return cmocka_run_group_tests(tests, set_up, tear_down);
+	const struct CMUnitTest small[] = { cmocka_unit_test(few_of_its_reads_are_in_flight) };
+	int failed = cmocka_run_group_tests(tests, set_up, tear_down);
+	return failed + cmocka_run_group_tests(small, set_up_small, tear_down);
 }
