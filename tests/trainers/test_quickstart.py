@@ -157,8 +157,8 @@ def test_s3_trains_from_a_store_of_its_own(scratch, build_dir):
 
 @pytest.mark.parametrize("start", ["run_child", "start_beside name"])
 def test_a_signal_while_a_child_is_started_ends_that_child_too(scratch, start):
-    """The signal comes when the child runs, and before tools/setup has noted its number.  If the child has not reset its
-    traps yet, it misses the first signal, and is killed 15 s later."""
+    """The signal comes when the child runs, and before tools/setup has noted its number.  If the child has not reset
+    its traps yet, it misses the first signal, and is killed 15 s later."""
     script = f"""
         . {tools.ROOT}/tools/setup
         setup_begin {tools.ROOT}

@@ -62,8 +62,8 @@ def follow(loader, paths=None):
     Each epoch forks the process once (sampler_copy.py).  A sampler whose draws depend on the training is found out by
     comparison and left alone.  Under `ddpfs exec -o view=all` all loaders are followed without it."""
     if not isinstance(loader, DataLoader):
-        raise TypeError(f"loader is a {type(loader).__name__}: give the torch.utils.data.DataLoader within it; without one, "
-                        "announce what the sampler draws with ddpfs.Mount(MNT).follow(...)")
+        raise TypeError(f"loader is a {type(loader).__name__}: give the torch.utils.data.DataLoader within it; without "
+                        "one, announce what the sampler draws with ddpfs.Mount(MNT).follow(...)")
     if paths is None and isinstance(loader.dataset, IterableDataset):
         raise ValueError("an IterableDataset has no indices: give paths=, a function that returns an epoch's paths")
     if paths is not None and not callable(paths) and not isinstance(loader.dataset, IterableDataset):
