@@ -87,7 +87,7 @@ struct fs_sink {
 	struct fs_sink_stream *warm_up_stream;
 	uint64_t gone_fetched[FS_VIEWS_MAX], gone_jumps[FS_VIEWS_MAX]; /* of each view's streams that ended */
 	struct fs_detached *toucher;                                   /* the thread that lists and looks up */
-	_Atomic uint32_t n_ahead;                                      /* streams whose names are made ahead */
+	_Atomic uint32_t n_ahead;   /* streams whose names are made ahead, but for the warm-up's */
 	_Atomic uint64_t opened_ns; /* the last open of a watched file; 0: none yet */
 	_Atomic bool pins;  /* the thread's work makes the mount busy: there is no copy (fs/detached_thread.h) */
 	bool no_prune;      /* lister's: this kernel does not have FUSE_NOTIFY_PRUNE */
@@ -327,7 +327,8 @@ static void announce_ahead(struct order *order, struct fs_sink_stream *vs, uint6
 		.look_up = look_up_ahead,
 		.look_up_lone = look_up_lone_ahead,
 	};
-	uint32_t most = names_ahead_most(order->sink, order->sink->n_ahead);
+	uint32_t n_streams = order->sink->n_ahead;
+	uint32_t most = names_ahead_most(order->sink, n_streams > 0 ? n_streams : 1);
 	vs->names.most = most < vs->ahead_most ? most : vs->ahead_most;
 	fs_names_ahead_asked(&vs->names, &ops, order, epoch, shard_epoch_turns(order->epoch, vs->rank), turn, n);
 }
@@ -649,8 +650,8 @@ int fs_sink_new(struct fs_server *server, struct fs_sink **ret_sink)
 	sink->server = server;
 	pthread_mutex_init(&sink->lock, NULL);
 	sink->list_buf = malloc(LIST_BYTES);
-	/* What a store sends again costs more than a name. And without room for all names, most would be looked up all
-	 * the same: then only a warm-up lists, what it stores. */
+	/* What a store sends again costs more than a name. And without room for all names, few
+	 * directories can be listed whole: so the names that are needed next are. */
 	uint64_t memory = fs_budget_bytes(server->budget), most = fs_directory_names_most(memory);
 	uint64_t few = memory / 8 < most ? memory / 8 : most;
 	uint64_t all = (uint64_t)server->info->n_files * FS_FILE_OVERHEAD_BYTES;
@@ -706,16 +707,18 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 	/* A rank's tree has other names in each epoch, a flat view's files are looked up in the tree of all. */
 	bool tree = view->all && view->layout == FS_LAYOUT_TREE && !*view->place;
 	vs->by_directory = wanted->warm_up || (sink->names_fit && tree);
-	vs->ahead = tree && !wanted->warm_up;
+	/* A warm-up lists whole directories, or, if the names of all files are too many, those that it needs next. */
+	vs->ahead = tree && (!wanted->warm_up || !sink->names_fit);
 	vs->ahead_most = vs->ahead ? names_ahead_most(sink, 1) : 0;
 	vs->fits = fs_budget_bytes(sink->server->budget) > sink->server->info->content_bytes / 10;
 	struct prefetch_stream_options options = *wanted;
 	options.user = vs;
 	options.names_ahead = vs->ahead_most;
-	sink->n_ahead += vs->ahead; /* before the first announcement, which may come at once */
+	/* Before the first announcement, which may come at once. A warm-up reads alone. */
+	sink->n_ahead += vs->ahead && !vs->warm_up;
 	int rc = prefetch_stream_new(sink->server->prefetch, &options, &vs->stream);
 	if (rc < 0) {
-		sink->n_ahead -= vs->ahead;
+		sink->n_ahead -= vs->ahead && !vs->warm_up;
 		free(vs);
 		return rc;
 	}
@@ -726,7 +729,7 @@ static int stream_new(struct fs_sink *sink, struct fs_view *view, const struct p
 static void stream_free(struct fs_sink_stream *vs)
 {
 	prefetch_stream_free(vs->stream);
-	vs->sink->n_ahead -= vs->ahead;
+	vs->sink->n_ahead -= vs->ahead && !vs->warm_up;
 	free(vs);
 }
 

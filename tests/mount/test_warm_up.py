@@ -116,6 +116,17 @@ def test_a_dataset_a_little_smaller_than_the_budget_becomes_resident(mount, data
     assert now["evicted"] == 0
 
 
+def test_names_are_listed_though_those_of_all_files_do_not_fit(mount, dataset):
+    """3,000 names take 4.5 MB, and 16 MiB have no room for them."""
+    m = mount(dataset, "view=all,layout=tree,memory=16M")
+    read(m, shuffled()[:2 * ENOUGH])
+    begun(m)
+    now = settled(m)
+    stored = now["resident_bytes"] // 18_000  # pages and name of a file, about
+    assert stored > 2 * ENOUGH
+    assert now["lookups"] < 2 * ENOUGH + CLASSES + stored / 4
+
+
 def test_it_ends_when_an_order_is_known(mount, dataset):
     """Here the order is ddpfs's own."""
     m = mount(dataset, TREE)
