@@ -61,6 +61,12 @@ def sanitizers():
 
 
 @pytest.fixture
+def compared(record_property):
+    """compared(name, version): the test compares with this library.  tests/run prints the versions at its end."""
+    return lambda name, version: record_property("compared", f"{name} {version}")
+
+
+@pytest.fixture
 def scratch():
     """A directory for one test, with a short path (mountpoints, sockets), emptied of mounts and removed at the end."""
     place = Path(tempfile.mkdtemp(prefix="ddpfs-test."))

@@ -8,7 +8,8 @@
     steps          lines OUTCOME<TAB>NAME<TAB>REASON of checks that are no test program's
     again/         the same files, of the second run of what --again names
 
-A test program that crashes counts as failed, whatever it had printed before.  Needs only Python's own library.
+A test program that crashes counts as failed, whatever it had printed before.  Versions of libraries with which tests
+compare (the fixture `compared` of conftest.py) are printed in one line.  Needs only Python's own library.
 
 `tally.py --again FOLDER` prints what to run a second time, a line each: `python<TAB>NODE` or `c<TAB>RUN<TAB>NAME`.  At most
 AGAIN_MAX tests, or none: where more fail, the program is wrong.  Crashes, hangs and sanitizers' reports are never forgiven.  A test that
@@ -29,6 +30,7 @@ class Tally:
         self.passed = 0
         self.failed = []
         self.skipped = []
+        self.compared = set()  # the versions of libraries with which tests that passed compare
         self.again = {}  # failed test -> how to run it a second time
         self.ok = set()  # what to run a second time, and passed
 
@@ -86,6 +88,7 @@ class Tally:
             else:
                 self.passed += 1
                 self.ok.add(how)
+                self.compared.update(p.get("value") for p in case.iter("property") if p.get("name") == "compared")
 
 
 def name_of(line):
@@ -123,6 +126,8 @@ def main(folder):
         unsteady = [line for line in tally.failed if tally.again.get(line) in passed]
         tally.failed = [line for line in tally.failed if line not in unsteady]
         tally.passed += len(unsteady)
+    if tally.compared:
+        print(f"compared with: {', '.join(sorted(tally.compared, key=str.lower))}")
     for reason in tally.skipped:
         print(f"skipped: {reason}")
     for reason in unsteady:

@@ -59,6 +59,22 @@ def test_python_and_steps(tmp_path, capsys):
     assert last_line(capsys, tmp_path) == (1, "2 passed, 2 failed, 1 skipped")
 
 
+def test_versions_with_which_tests_compared_are_told_once(tmp_path, capsys):
+    """Those of tests that passed, of all parts."""
+    def case(name, version, outcome=""):
+        told = f'<properties><property name="compared" value="{version}"/></properties>'
+        return f'<testcase classname="m" name="{name}">{told}{outcome}</testcase>'
+
+    (tmp_path / "a.pytest.xml").write_text(
+        f'<testsuite>{case("a", "numpy 2.4.6")}{case("b", "numpy 2.4.6")}</testsuite>')
+    (tmp_path / "b.pytest.xml").write_text(
+        f'<testsuite>{case("c", "DALI 2.4.0")}{case("d", "torch 2.1", "<skipped/>")}'
+        f'{case("e", "timm 1.0", "<failure/>")}</testsuite>')
+    assert last_line(capsys, tmp_path)[1] == "3 passed, 1 failed, 1 skipped"
+    tally.main(tmp_path)
+    assert capsys.readouterr().out.splitlines().count("compared with: DALI 2.4.0, numpy 2.4.6") == 1
+
+
 def test_nothing_run_is_a_failure(tmp_path, capsys):
     assert last_line(capsys, tmp_path) == (1, "0 passed, 0 failed, 0 skipped")
 

@@ -99,29 +99,30 @@ def check_two_epochs(recognise, order, after, text):
 
 @pytest.mark.parametrize("seed", [0, 42, 9001])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_shuffle_and_the_next_one(recognise, family, seed):
-    print("numpy", np.__version__, "Python", platform.python_version())
+def test_a_shuffle_and_the_next_one(recognise, compared, family, seed):
+    compared("numpy", np.__version__)
+    compared("Python", platform.python_version())
     shuffle, text = FAMILIES[family]
     check_two_epochs(recognise, shuffle(seed), shuffle(seed + 1), f"{text}, seed+epoch {seed}")
 
 
 @pytest.mark.trainers
 @pytest.mark.parametrize("seed", [0, 42, 9001])
-def test_hugging_face(recognise, seed):
+def test_hugging_face(recognise, compared, seed):
     """Dataset.shuffle(seed) and then seed + 1."""
     heavy.need("datasets")
     shuffled = json.loads(heavy.run(launch.HERE / "datasets_order.py", N, seed, seed + 1).stdout)
-    print("datasets", shuffled["version"])
+    compared("datasets", shuffled["version"])
     check_two_epochs(recognise, *shuffled["orders"], f"numpy default_rng shuffle, seed+epoch {seed}")
 
 
 @pytest.mark.parametrize("deal", ["[rank::world]", "contiguous parts"])
 @pytest.mark.parametrize("family", ["numpy RandomState.permutation", "random.shuffle", "torch.randperm"])
-def test_dealt_to_ranks(recognise, family, deal):
+def test_dealt_to_ranks(recognise, compared, family, deal):
     world, rank = 8, 5
     if family == "torch.randperm":
         torch = pytest.importorskip("torch", reason="torch is not installed")
-        print("torch", torch.__version__)
+        compared("torch", torch.__version__)
         order = torch.randperm(N, generator=torch.Generator().manual_seed(7)).tolist()
     else:
         order = FAMILIES[family][0](7)
@@ -150,9 +151,9 @@ def test_a_ranks_own_part_shuffled_by_itself(recognise, deal):
 
 @pytest.mark.parametrize("seed", [0, 7, 42, 500, 9001])
 @pytest.mark.parametrize("n", [33333, 33334])
-def test_a_sample_of_a_part_rounded_up_or_down(recognise, n, seed):
+def test_a_sample_of_a_part_rounded_up_or_down(recognise, compared, n, seed):
     """Rank 0 of 3.  A sample of one file less or more begins in the same way."""
-    print("Python", platform.python_version())
+    compared("Python", platform.python_version())
     first, second, third = (random.Random(seed + epoch).sample(range(n), n) for epoch in range(3))
     (track,) = recognise(first + second[:OPENS])
     assert f"Python random.sample, seed+epoch {seed + 1}" in track["text"]
@@ -188,9 +189,9 @@ def test_epochs_of_one_trainer(recognise, way):
 
 
 @pytest.mark.parametrize(("n", "size", "initial"), [(10**4, 1000, 100), (10**4, 1250, 1250), (10**5, 1000, 1000), (10**5, 10**4, 5000)])
-def test_a_shuffle_buffer_of_webdataset(recognise, n, size, initial):
+def test_a_shuffle_buffer_of_webdataset(recognise, compared, n, size, initial):
     webdataset = pytest.importorskip("webdataset", reason="WebDataset is not installed")
-    print("webdataset", webdataset.__version__)
+    compared("webdataset", webdataset.__version__)
     paths = [f"class_{i // PER_CLASS:04d}/item_{i % PER_CLASS:06d}.bin" for i in range(n)]
     rng, opens = random.Random(2**40 + 7), []
     for _ in range(2):
@@ -260,22 +261,22 @@ DALI_SHARDS = {  # of 4: the options, and what the recogniser says
 }
 
 
-def opens_of_dali(scratch, paths, options):
+def opens_of_dali(scratch, compared, paths, options):
     for path in paths:
         os.makedirs(scratch / "files" / os.path.dirname(path), exist_ok=True)
         (scratch / "files" / path).write_bytes(path.encode())
     (scratch / "list").write_text("".join(f"{scratch / 'files' / path}\n" for path in paths))
     order = json.loads(heavy.run(launch.HERE / "dali_order.py", scratch / "list", json.dumps(options)).stdout)
-    print("DALI", order["version"])
+    compared("DALI", order["version"])
     return order["opens"]
 
 
 @pytest.mark.trainers
 @pytest.mark.parametrize("text", DALI)
-def test_dali(recognise, scratch, text):
+def test_dali(recognise, compared, scratch, text):
     heavy.need("nvidia-dali-cuda120")
     few = PATHS[:2 * PER_CLASS]
-    opens = opens_of_dali(scratch, few, DALI[text])
+    opens = opens_of_dali(scratch, compared, few, DALI[text])
     assert sorted(opens) == few
     (track,) = recognise([PATHS.index(path) for path in opens], few)
     assert track["text"].startswith(text)
@@ -283,11 +284,11 @@ def test_dali(recognise, scratch, text):
 
 @pytest.mark.trainers
 @pytest.mark.parametrize("what", DALI_SHARDS)
-def test_a_shard_of_dali(recognise, scratch, what):
+def test_a_shard_of_dali(recognise, compared, scratch, what):
     heavy.need("nvidia-dali-cuda120")
     few = PATHS[:4 * PER_CLASS]
     options, text = DALI_SHARDS[what]
-    opens = opens_of_dali(scratch, few, {"shard_id": 1, "num_shards": 4, **options})
+    opens = opens_of_dali(scratch, compared, few, {"shard_id": 1, "num_shards": 4, **options})
     (track,) = recognise([PATHS.index(path) for path in opens], few)
     assert track["text"] == text
     assert track["after"] <= 128

@@ -36,8 +36,9 @@ class Recorded(Dataset):
 
 
 @pytest.fixture
-def recognise(build_dir, scratch):
+def recognise(build_dir, scratch, compared):
     """recognise(paths) -> [{text, list, opens, repeated, after, now, next}] for a dataset of PATHS."""
+    compared("torch", torch.__version__)
     dataset = scratch / "dataset"
     programs = build_dir / "tests"
 

@@ -2,6 +2,7 @@
 """Trainers that need heavy packages: they run with the Python of an environment of their own, .venv-trainers, which
 `tests/run --trainers` makes (by hand: DDPFS_TRAINERS=FOLDER).  The tests themselves run in .venv and import none of it."""
 
+import importlib.metadata
 import os
 from pathlib import Path
 
@@ -23,6 +24,12 @@ def need(package):
     missing = VENV / "missing" / package
     if missing.exists():
         pytest.skip(f"{package} cannot be installed: {missing.read_text().strip()}")
+
+
+def version(package):
+    """What is installed of it there."""
+    places = [str(place) for place in VENV.glob("lib/python*/site-packages")]
+    return next(iter(importlib.metadata.distributions(name=package, path=places))).version
 
 
 def run(*argv, **kwargs):

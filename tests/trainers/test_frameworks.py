@@ -50,8 +50,10 @@ def train(name, world, arguments, images, stem):
 
 
 @pytest.mark.parametrize("what, package, world, arguments, recognised", CASES, ids=[case[0] for case in CASES])
-def test_framework(what, package, world, arguments, recognised, digits, pack, mount, scratch, record_property):
+def test_framework(what, package, world, arguments, recognised, digits, pack, mount, scratch, record_property,
+                   compared):
     heavy.need(package)
+    compared(package, heavy.version(package))
     name = what.split(",")[0]
     plain = train(name, world, arguments, digits, scratch / "plain")
     m = mount(pack(digits), "view=all")
@@ -81,9 +83,11 @@ def first_window(world):
 
 @pytest.mark.parametrize("what, package, world, arguments, _", [case for case in CASES if case[1] != "ray"],
                          ids=[case[0] for case in CASES if case[1] != "ray"])
-def test_framework_is_announced_under_exec(what, package, world, arguments, _, digits, pack, scratch, record_property):
+def test_framework_is_announced_under_exec(what, package, world, arguments, _, digits, pack, scratch, record_property,
+                                           compared):
     """No changed line: the same losses, weights and samples as on plain files, and the mount was told each order."""
     heavy.need(package)
+    compared(package, heavy.version(package))
     name = what.split(",")[0]
     plain = train(name, world, arguments, digits, scratch / "plain")
     (scratch / "mnt").mkdir()

@@ -29,7 +29,7 @@ def test_tensorflow(digits, pack, mount, scratch):
     assert sorted(sha for _, sha in mounted) == hashes((digits / "val").rglob("*.png"))
 
 
-def test_a_shuffle_buffer_of_tf_data_is_followed(pack, mount, scratch):
+def test_a_shuffle_buffer_of_tf_data_is_followed(pack, mount, scratch, compared):
     """The sorted list is read ahead; what the buffer still holds stays in memory."""
     heavy.need("tensorflow-cpu")
     for i in range(3000):
@@ -38,7 +38,7 @@ def test_a_shuffle_buffer_of_tf_data_is_followed(pack, mount, scratch):
         path.write_bytes(bytes(500 + i % 7))
     m = mount(pack(scratch / "tree"), "layout=tree,view=all,memory=256M")
     report = read("tensorflow_buffer_read.py", m.path, scratch / "report", 40)
-    print("tensorflow", report["tensorflow"])
+    compared("tensorflow", report["tensorflow"])
     sizes = {f"class_{i // 300:02d}/img_{i:04d}.bin": 500 + i % 7 for i in range(3000)}
     for epoch in report["epochs"]:
         assert dict(epoch) == sizes and len(epoch) == len(sizes)
@@ -65,7 +65,7 @@ DALI_SHUFFLES = {
 
 
 @pytest.mark.parametrize("text", DALI_SHUFFLES)
-def test_a_shuffle_of_dali_is_followed(text, pack, mount, scratch):
+def test_a_shuffle_of_dali_is_followed(text, pack, mount, scratch, compared):
     """DALI's buffer holds files that it has read, so the files that it opens are in the order of its list."""
     heavy.need("nvidia-dali-cuda120")
     paths = [f"class_{i // 300:02d}/img_{i:04d}.bin" for i in range(3000)]
@@ -74,7 +74,7 @@ def test_a_shuffle_of_dali_is_followed(text, pack, mount, scratch):
         (scratch / "tree" / path).write_bytes(path.encode())
     m = mount(pack(scratch / "tree"), "layout=tree,view=all,memory=256M")
     report = read("dali_buffer_read.py", m.path, scratch / "report", json.dumps(DALI_SHUFFLES[text]))
-    print("DALI", report["dali"])
+    compared("DALI", report["dali"])
     assert sorted(path for epoch in report["epochs"] for path in epoch) == sorted(3 * paths)
     wait_until(lambda: tools.stat_json(m.path)["recognise_queue"] == 0)
     stats = tools.stat_json(m.path)
