@@ -795,6 +795,116 @@ static void what_follows_a_failed_read_is_timed_alone(void **state)
 	}
 }
 
+/* Returns whether a warm-up rests after a read of SHARD_BLOCK bytes that took `ns`, or longer on a busy machine. */
+static bool rests_after(struct prefetch *p, uint64_t ns)
+{
+	uint64_t before = p->warm_up.rest_ns;
+	prefetch_warm_up_submitted(p);
+	come_back(p, ns, SHARD_BLOCK);
+	return p->warm_up.rest_ns != before;
+}
+
+/* The device is fast, but slower than before by more than SHARED (prefetch/warm_up.c): others read from it. */
+static void reads_that_take_long_beside_the_shortest_make_it_rest(void **state)
+{
+	enum { SHORT_NS = 1000000, LONG_NS = 6000000, TRIES = 100 };
+	static struct prefetch fast, shared;
+	unsigned rests = 0;
+	(void)state;
+	for (unsigned i = 0; i < TRIES; i++)
+		rests += rests_after(&fast, LONG_NS);
+	assert_true(rests < TRIES / 2); /* not slow */
+	for (unsigned i = 0; i < TRIES; i++)
+		(void)rests_after(&shared, SHORT_NS);
+	for (unsigned i = 0; i < TRIES; i++)
+		assert_true(rests_after(&shared, LONG_NS));
+}
+
+/* Reads of the stream that are on their way, and one read of a reader. */
+struct counted_reads {
+	/* The engine thread's. */
+	uint32_t stream, together; /* the stream's on their way; those that were submitted beside another one */
+	uint32_t shard;            /* where the reader's read is */
+	uint64_t offset;
+	/* Any thread's. */
+	_Atomic bool hold;    /* the next short read is the reader's, and takes long */
+	_Atomic bool waits;   /* it was submitted */
+	_Atomic bool counted; /* the stream's reads are counted */
+};
+
+enum { LONG_READ = 200000, READER_NS = 1000000000, STREAM_NS = 5000000 };
+
+static uint64_t count_begun(void *arg, uint32_t shard, uint64_t offset, uint32_t len)
+{
+	struct counted_reads *c = arg;
+	if (len > LONG_READ && atomic_load(&c->counted)) {
+		c->together += c->stream++ > 0;
+		return STREAM_NS;
+	}
+	if (len > LONG_READ || !atomic_exchange(&c->hold, false))
+		return 0;
+	c->shard = shard;
+	c->offset = offset;
+	atomic_store(&c->waits, true);
+	return READER_NS;
+}
+
+static int count_ended(void *arg, uint32_t shard, uint64_t offset, uint8_t *bytes, int res)
+{
+	struct counted_reads *c = arg;
+	(void)bytes;
+	if (res > LONG_READ)
+		c->stream -= c->stream > 0;
+	else if (atomic_load(&c->waits) && shard == c->shard && offset == c->offset)
+		atomic_store(&c->counted, false); /* from now on the stream may read more at once */
+	return res;
+}
+
+enum waiting { NOBODY, READER_OF_THE_ENGINE, READER_BY_ITSELF };
+
+/* Returns how many of the stream's reads were submitted beside another one, while a reader waits. */
+static uint32_t reads_together(enum waiting waiting)
+{
+	struct bench b;
+	struct counted_reads reads = { .counted = true };
+	const struct prefetch_hook hook = { .delay_ns = count_begun, .result = count_ended, .arg = &reads };
+	struct asked reader;
+	uint32_t slot = N_FILES - 1;
+	bench_start(&b, 512 << 20, &hook);
+	if (waiting == READER_BY_ITSELF)
+		atomic_fetch_add(&b.p->figures.callers, 1);
+	if (waiting == READER_OF_THE_ENGINE) {
+		while (!dataset_length(&data, at_slot(slot)))
+			slot--;
+		atomic_store(&reads.hold, true);
+		uint32_t file = at_slot(slot);
+		asked_begin(b.p, &reader, (struct prefetch_demand){ .file = file, .take = (uint32_t)pages(file) });
+		while (!atomic_load(&reads.waits))
+			usleep(50);
+	}
+	while (b.misses < ENOUGH) /* side by side, so that each fetch of the stream is one read */
+		read_file(&b, at_slot(--slot));
+	while (stats(&b).warm_up_bytes < 8 * SHARD_BLOCK)
+		usleep(50);
+	if (waiting != NOBODY)
+		atomic_store(&reads.counted, false);
+	if (waiting == READER_BY_ITSELF)
+		atomic_fetch_sub(&b.p->figures.callers, 1);
+	if (waiting == READER_OF_THE_ENGINE)
+		assert_int_equal(asked_wait(&reader), 0);
+	settle(&b);
+	bench_stop(&b);
+	return reads.together;
+}
+
+static void while_a_reader_waits_one_of_its_reads_is_on_its_way(void **state)
+{
+	(void)state;
+	assert_true(reads_together(NOBODY) > 0);
+	assert_int_equal(reads_together(READER_OF_THE_ENGINE), 0);
+	assert_int_equal(reads_together(READER_BY_ITSELF), 0);
+}
+
 static void there_is_one_at_most(void **state)
 {
 	(void)state;
@@ -872,6 +982,8 @@ int main(void)
 		cmocka_unit_test(short_reads_tell_together_that_the_device_is_slow),
 		cmocka_unit_test(slow_reads_end_in_an_idle_engine),
 		cmocka_unit_test(what_follows_a_failed_read_is_timed_alone),
+		cmocka_unit_test(reads_that_take_long_beside_the_shortest_make_it_rest),
+		cmocka_unit_test(while_a_reader_waits_one_of_its_reads_is_on_its_way),
 		cmocka_unit_test(there_is_one_at_most),
 		cmocka_unit_test(it_can_be_freed_in_the_middle),
 	};
