@@ -12,11 +12,14 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from helpers import datasets, mounts, tools
-from mount.control import stats
+from helpers.waiting import wait_until
+from mount.control import directory, settled, stats
 from mount.test_read import wait_for_log
 
 GONE = (errno.EIO, errno.ESTALE)
@@ -157,6 +160,99 @@ def test_a_disk_that_hangs_is_no_hang_of_the_server(mount, dataset, source, on_a
         reader.join()
     assert got == {path: source[1][path] for path in cold}
     assert stats(m)["restarts"] == 0 and stats(m)["worker_reads"] > before
+
+
+@pytest.fixture
+def hanging(mount, dataset, source, on_a_store):
+    """A mount whose readers wait for a disk that hangs: a thread that answers the kernel waits in its own read.
+    .mount; .disk: the process to which SIGCONT goes; .readers: threads; .got: {path: bytes or errno}; .right: the same,
+    if nothing goes wrong"""
+    below, _ = on_a_store()
+    (below.path / "index.ddpfs").read_bytes()
+    m = mount(below.path, "view=all,layout=tree")
+    warm = list({shard: path for path, (shard, _, size) in where(dataset).items() if size}.values())
+    cold = [path for path in sorted(source[1]) if source[1][path] and path not in warm][:4]
+    for path in warm:  # all shards are open then
+        assert (m.path / path).read_bytes() == source[1][path]
+    for path in cold:
+        os.stat(m.path / path)
+    disk, before, got = stats(below)["server_pid"], settled(m)["worker_reads"], {}
+
+    def read(path):
+        try:
+            got[path] = (m.path / path).read_bytes()
+        except OSError as error:
+            got[path] = error.errno
+
+    readers = [threading.Thread(target=read, args=[path]) for path in cold]
+    os.kill(disk, signal.SIGSTOP)
+    try:
+        for reader in readers:
+            reader.start()
+        wait_until(lambda: stats(m)["worker_reads"] > before, "a thread that reads by itself")
+        right = {path: source[1][path] for path in cold}
+        yield SimpleNamespace(mount=m, disk=disk, readers=readers, got=got, right=right)
+    finally:
+        os.kill(disk, signal.SIGCONT)
+        for reader in readers:
+            reader.join()
+
+
+def processes_of(m):
+    """The server and what else the supervisor has started."""
+    return [int(pid) for pid in Path(f"/proc/{m.process.pid}/task/{m.process.pid}/children").read_text().split()]
+
+
+def nothing_is_left_of(m, processes):
+    assert not mounts.is_mounted(m.path)
+    assert not [pid for pid in processes if mounts.is_alive(pid)]
+    assert not (directory() / f"{m.process.pid}.sock").exists()
+
+
+def test_a_disk_that_hangs_delays_the_end_by_ten_seconds(hanging):
+    """The supervisor kills a server that does not end.  Its threads in the disk's reads end when the disk goes on, and
+    its readers get an error then."""
+    m, processes = hanging.mount, processes_of(hanging.mount)
+    began = time.monotonic()
+    m.process.terminate()
+    assert m.process.wait() == 0, m.log()
+    assert time.monotonic() - began > 9
+    assert "the server does not end: killing it" in m.log()
+    assert not mounts.is_mounted(m.path)
+    os.kill(hanging.disk, signal.SIGCONT)
+    for reader in hanging.readers:
+        reader.join()
+    assert set(hanging.got.values()) <= {errno.ENOTCONN, errno.ECONNABORTED}, hanging.got
+    wait_until(lambda: not any(map(mounts.is_alive, processes)), "the end of the killed server")
+    nothing_is_left_of(m, processes)
+
+
+def test_a_disk_that_goes_on_lets_the_server_end(hanging):
+    """SIGTERM comes while the disk hangs.  The readers get their bytes, and the server ends by itself."""
+    m, processes = hanging.mount, processes_of(hanging.mount)
+    m.process.terminate()
+    wait_until(lambda: not mounts.is_mounted(m.path), "the unmount")
+    os.kill(hanging.disk, signal.SIGCONT)
+    assert m.process.wait() == 0, m.log()
+    for reader in hanging.readers:
+        reader.join()
+    assert hanging.got == hanging.right
+    assert "killing it" not in m.log()
+    nothing_is_left_of(m, processes)
+
+
+def test_umount_while_a_disk_hangs(hanging):
+    """It is refused, because there are readers, and changes nothing."""
+    m, processes = hanging.mount, processes_of(hanging.mount)
+    done = tools.ddpfs("umount", m.path, check=False)
+    assert done.returncode == 1 and f"in use by process {os.getpid()}" in done.stderr, done.stderr
+    os.kill(hanging.disk, signal.SIGCONT)
+    for reader in hanging.readers:
+        reader.join()
+    assert hanging.got == hanging.right
+    tools.ddpfs("umount", m.path)
+    assert m.process.wait() == 0, m.log()
+    nothing_is_left_of(m, processes)
 
 
 # ---- shards that change under a live mount ----
