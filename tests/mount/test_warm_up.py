@@ -65,6 +65,19 @@ def test_most_opens_of_an_unknown_order_hit_and_all_of_the_next_epoch(mount, dat
     assert now["recognised"] == "nothing"
 
 
+def test_names_are_listed_by_directory(mount, dataset):
+    """A name in a listing costs a fifth of a look-up: one look-up of a directory is enough."""
+    m = mount(dataset, TREE)
+    before = stats(m)
+    read(m, shuffled()[:2 * ENOUGH])
+    begun(m)
+    now = settled(m)
+    assert "whole dataset" in now["warm_up"] or now["lost"]
+    by_readers = CLASSES + 2 * ENOUGH
+    assert now["lookups"] - before["lookups"] <= by_readers + 2 * CLASSES + taken(now)
+    assert now["entries"] - before["entries"] >= FILES
+
+
 def test_few_opens_begin_nothing(mount, dataset):
     m = mount(dataset, TREE)
     read(m, shuffled()[:ENOUGH - 1])
