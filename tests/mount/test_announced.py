@@ -210,6 +210,24 @@ def test_names_of_listed_directories_are_counted(thin, mount):
     assert any(line.split()[:1] == ["names"] for line in tools.ddpfs("stat", mounted.path).stdout.splitlines())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="writes to /proc/sys")
+def test_names_that_the_kernel_has_forgotten_are_not_taken_for_known(thin, mount):
+    """A listed directory counts as known, until the kernel refuses to store a file of it: its names are made again."""
+    mounted = mount(thin[0], THIN_TREE)
+    order = random.Random(11).sample(thin[1], len(thin[1]))
+    half = len(order) // 2
+    follow(mounted, order)
+    _, before = read_in_steps(mounted, order[:half])
+    assert before["names_bytes"] > 0
+    Path("/proc/sys/vm/drop_caches").write_text("2")
+    known = []
+    for at in range(half, len(order), 64):
+        _, after = read_in_steps(mounted, order[at:at + 64])
+        known.append(after["names_bytes"])
+    assert min(known) < before["names_bytes"]
+    assert after["misses"] - before["misses"] < half / 4
+
+
 def test_a_successor_counts_the_names_that_its_predecessor_listed(thin, mount):
     """The kernel keeps them.  A successor that did not know them would list them again, and go above its budget."""
     mounted = mount(thin[0], THIN_TREE)
