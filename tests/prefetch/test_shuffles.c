@@ -234,39 +234,40 @@ static uint32_t missed(struct prefetch_recognise *r, uint32_t id, unsigned ahead
 	return misses;
 }
 
+/* Fails unless the shuffle is found in the first opens of a rank, and its epoch and the next one are expected. */
+static void assert_found_as_dealt(unsigned f, enum deal deal, uint32_t seed, uint32_t seed_max)
+{
+	uint32_t world = deal == ALL ? 1 : deal == PARTS_ALL ? 4 : 8;
+	struct prefetch_recognise *r = new_recognise(seed_max);
+	char text[256];
+	order_of_seed(families[f], seed, N, order);
+	uint32_t n = deal_out(deal, order, N, world, 3 % world, dealt);
+	uint32_t opens = open_until_ready(r, dealt, 512);
+	if (opens > OPENS_MAX)
+		fail_msg("family %u, seed %u, deal %u: %u opens", f, seed, deal, opens);
+	struct prefetch_recognised track = only_track(r);
+	prefetch_recognise_describe(&track, text, sizeof(text));
+	if (track.sampler != sampler_of(families[f]) || track.seed != seed)
+		fail_msg("family %u, seed %u, deal %u: %s", f, seed, deal, text);
+	for (uint32_t k = opens; k < 1000; k++)
+		prefetch_recognise_opened(r, &dealt[k], 1);
+	recognise_work(r);
+	track = only_track(r);
+	prefetch_recognise_describe(&track, text, sizeof(text));
+	if (missed(r, track.id, 0, dealt, n) > 0)
+		fail_msg("family %u, seed %u, deal %u is %s", f, seed, deal, text);
+	order_of_seed(families[f], seed + 1, N, order);
+	deal_out(deal, order, N, world, 3 % world, dealt);
+	assert_int_equal(missed(r, track.id, 1, dealt, n), 0);
+	prefetch_recognise_free(r);
+}
+
 static void each_family_is_recognised_however_it_is_dealt(void **state)
 {
 	static const uint32_t seeds[] = { 0, 42, 1337 + 7, 2500 };
-	char text[256];
 	(void)state;
-	for (unsigned i = 0; i < FAMILIES * DEALS * 4; i += EACH(7)) {
-		unsigned f = i % FAMILIES;
-		enum deal deal = i / FAMILIES % DEALS;
-		uint32_t seed = seeds[i / FAMILIES / DEALS], world = deal == ALL ? 1 : deal == PARTS_ALL ? 4 : 8;
-		struct prefetch_recognise *r = new_recognise(3000);
-		struct prefetch_shuffle shuffle = { .kind = families[f], .seed = seed };
-		order_of_shuffle(&shuffle, N, order);
-		uint32_t n = deal_out(deal, order, N, world, 3 % world, dealt);
-		uint32_t opens = open_until_ready(r, dealt, 512);
-		if (opens > OPENS_MAX)
-			fail_msg("family %u, seed %u, deal %u: %u opens", f, seed, deal, opens);
-		struct prefetch_recognised track = only_track(r);
-		prefetch_recognise_describe(&track, text, sizeof(text));
-		if (track.sampler != sampler_of(families[f]) || track.seed != seed)
-			fail_msg("family %u, seed %u, deal %u: %s", f, seed, deal, text);
-		for (uint32_t k = opens; k < 1000; k++)
-			prefetch_recognise_opened(r, &dealt[k], 1);
-		recognise_work(r);
-		track = only_track(r);
-		prefetch_recognise_describe(&track, text, sizeof(text));
-		if (missed(r, track.id, 0, dealt, n) > 0)
-			fail_msg("family %u, seed %u, deal %u is %s", f, seed, deal, text);
-		shuffle.seed++;
-		order_of_shuffle(&shuffle, N, order);
-		deal_out(deal, order, N, world, 3 % world, dealt);
-		assert_int_equal(missed(r, track.id, 1, dealt, n), 0);
-		prefetch_recognise_free(r);
-	}
+	for (unsigned i = 0; i < FAMILIES * DEALS * 4; i += EACH(7))
+		assert_found_as_dealt(i % FAMILIES, i / FAMILIES % DEALS, seeds[i / FAMILIES / DEALS], 3000);
 }
 
 /* How the shuffles of a trainer may follow one another. */
@@ -499,6 +500,19 @@ static void large_seeds_are_recognised(void **state)
 	}
 }
 
+/* One family by stride, and one in contiguous parts; DDPFS_RECOGNISE_LONG=1 tries all, and the largest seed, too. */
+static void large_seeds_are_recognised_however_they_are_dealt(void **state)
+{
+	(void)state;
+	if (!getenv("DDPFS_RECOGNISE_LONG")) {
+		assert_found_as_dealt(0, STRIDE, 60000, 60100);
+		assert_found_as_dealt(2, PARTS, 60000, 60100);
+		return;
+	}
+	for (unsigned i = 0; i < 2 * 2 * FAMILIES; i++)
+		assert_found_as_dealt(i / 4, i % 2 ? STRIDE : PARTS, i / 2 % 2 ? 999999 : 60000, 1000000);
+}
+
 /* Another reader opens a file that becomes final early, so the quick test gives up the right seed. */
 static void a_seed_that_a_stranger_hides_is_tried_again(void **state)
 {
@@ -515,6 +529,82 @@ static void a_seed_that_a_stranger_hides_is_tried_again(void **state)
 		assert_int_equal(track.sampler, sampler_of(families[f]));
 		assert_int_equal(track.seed, SEED);
 		prefetch_recognise_free(r);
+	}
+}
+
+/* Opens all files of an epoch, and lets the recogniser work. */
+static void open_epoch(struct prefetch_recognise *r, struct loader *loader, const uint32_t *files)
+{
+	uint32_t file, n = 0;
+	loader_rewind(loader, files);
+	while ((file = loader_next(loader)) != UINT32_MAX) {
+		prefetch_recognise_opened(r, &file, 1);
+		if (++n % 16 == 0)
+			recognise_work(r);
+	}
+	recognise_work(r);
+}
+
+/* Shuffles train/, and reads val/ in order after each epoch. */
+static void train_with_validation(struct prefetch_shuffle shuffle, uint32_t n_val)
+{
+	enum { TRAIN = 3000, VAL_CLASSES = 10, EPOCHS = 3 };
+	uint32_t per_class = n_val / VAL_CLASSES;
+	struct shard_index *files = synth_open(&(struct synth){
+	        .classes = TRAIN / per_class, .val_classes = VAL_CLASSES, .per_class = per_class, .bytes = 1 });
+	struct prefetch_recognise_options options = { .index = files, .seed_max = 300, .popular_words = 1 };
+	struct loader train = { .n = TRAIN, .world = 1, .ranks = 1, .workers = 2, .batch = 32 };
+	struct loader val = train;
+	struct prefetch_recognise *r;
+	uint64_t first = shuffle.seed;
+	val.n = n_val;
+	for (uint32_t i = 0; i < n_val; i++)
+		dealt[i] = TRAIN + i;
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	for (uint32_t epoch = 0; epoch < EPOCHS; epoch++) {
+		shuffle.seed = first + epoch * shuffle.step;
+		shuffle.before = shuffle.goes_on || shuffle.in_place ? epoch : 0;
+		order_of_shuffle(&shuffle, TRAIN, order);
+		open_epoch(r, &train, order);
+		open_epoch(r, &val, dealt);
+	}
+	assert_int_equal(recognised_tracks(r), 2);
+	for (unsigned t = 0; t < 2; t++) {
+		struct prefetch_recognised track;
+		char text[256];
+		uint32_t n = t ? n_val : TRAIN;
+		assert_int_equal(prefetch_recognise_get(r, t, &track), 0);
+		prefetch_recognise_describe(&track, text, sizeof(text));
+		if (track.sampler != (t ? PREFETCH_SAMPLER_SORTED : sampler_of(shuffle.kind)) ||
+		        !strstr(track.list, t ? "val/" : "train/") || track.epoch != EPOCHS - 1 ||
+		        track.opens + EPOCHS * OPENS_MAX < EPOCHS * n ||
+		        missed(r, track.id, 0, t ? dealt : order, n) > 0)
+			fail_msg("kind %u, step %lu%s%s, %u files in val/: %s over %s, epoch %lu, %lu opens",
+			        shuffle.kind, (unsigned long)shuffle.step, shuffle.goes_on ? ", goes on" : "",
+			        shuffle.in_place ? ", in place" : "", n_val, text, track.list,
+			        (unsigned long)track.epoch, (unsigned long)track.opens);
+	}
+	prefetch_recognise_free(r);
+	synth_close(files);
+}
+
+static void validation_between_epochs_disturbs_no_shuffle(void **state)
+{
+	static const struct prefetch_shuffle ways[] = {
+		{ .kind = PREFETCH_SHUFFLE_NUMPY, .seed = 42, .step = 1 },
+		{ .kind = PREFETCH_SHUFFLE_NUMPY, .seed = 42, .goes_on = true },
+		{ .kind = PREFETCH_SHUFFLE_NUMPY, .seed = 123, .in_place = true, .step = 1 },
+		{ .kind = PREFETCH_SHUFFLE_NUMPY_RNG, .seed = 42, .step = 1 },
+		{ .kind = PREFETCH_SHUFFLE_NUMPY_RNG, .seed = 42, .goes_on = true },
+		{ .kind = PREFETCH_SHUFFLE_PYTHON, .seed = 42, .step = 1 },
+		{ .kind = PREFETCH_SHUFFLE_PYTHON, .seed = 42, .goes_on = true, .in_place = true },
+		{ .kind = PREFETCH_SHUFFLE_SAMPLE, .seed = 42, .step = 1 },
+		{ .kind = PREFETCH_SHUFFLE_SAMPLE, .seed = 42, .goes_on = true },
+	};
+	(void)state;
+	for (unsigned i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+		train_with_validation(ways[i], 300);
+		train_with_validation(ways[i], 1000);
 	}
 }
 
@@ -933,7 +1023,9 @@ int main(void)
 		cmocka_unit_test(a_sample_recognised_late_is_followed_from_where_its_trainer_is),
 		cmocka_unit_test(a_shuffled_list_by_name_is_recognised),
 		cmocka_unit_test(large_seeds_are_recognised),
+		cmocka_unit_test(large_seeds_are_recognised_however_they_are_dealt),
 		cmocka_unit_test(a_seed_that_a_stranger_hides_is_tried_again),
+		cmocka_unit_test(validation_between_epochs_disturbs_no_shuffle),
 		cmocka_unit_test(ranks_with_their_own_parts_are_recognised),
 		cmocka_unit_test(ranks_with_their_own_parts_are_found_again_after_a_jump),
 		cmocka_unit_test(dali_is_recognised_and_followed),
