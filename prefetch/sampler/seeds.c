@@ -221,12 +221,17 @@ static void add_each(struct seeds *s, uint32_t from, uint32_t to, struct family 
 	}
 }
 
+/* Other libraries' seeds below `end` end here, because no larger ones than shuffle_max are tried. */
+static uint32_t shuffles_end(const struct prefetch_recognise *r, uint32_t end)
+{
+	return end <= r->options.shuffle_max ? end : r->options.shuffle_max + 1;
+}
+
 /* How many seeds of other libraries are tried with so much work.  A seed costs about 4 x files / opens steps. */
 static uint32_t seeds_for(const struct prefetch_recognise *r, uint64_t work, uint32_t least, uint32_t most)
 {
 	uint64_t n = work / ((uint64_t)r->n_files + 1);
-	uint32_t seeds = n < least ? least : n < most ? (uint32_t)n : most;
-	return seeds <= r->options.shuffle_max ? seeds : r->options.shuffle_max + 1;
+	return shuffles_end(r, n < least ? least : n < most ? (uint32_t)n : most);
 }
 
 /* The seeds of other libraries that are tried with torch's below FIRST_SEEDS end here, ... */
@@ -235,7 +240,7 @@ static uint32_t first_shuffles(const struct prefetch_recognise *r)
 	return seeds_for(r, SHUFFLE_WORK, SHUFFLE_FIRST, FIRST_SEEDS);
 }
 
-/* ... and here those that are likely, too. */
+/* ... and here those that the recogniser's thread tries.  Of long lists more are likely: plan_likely_shuffles(). */
 static uint32_t next_shuffles(const struct prefetch_recognise *r)
 {
 	return seeds_for(r, NEXT_WORK, FIRST_SEEDS, LIKELY_SEEDS);
@@ -260,12 +265,11 @@ static void add_popular(const struct prefetch_recognise *r, struct seeds *s, uin
 
 static void plan_first_shuffles(const struct prefetch_recognise *r, struct seeds *s)
 {
-	uint32_t end = SHUFFLE_FIRST <= r->options.shuffle_max ? SHUFFLE_FIRST : r->options.shuffle_max + 1;
 	if (may_begin(r))
-		add_popular(r, s, 0, end, 1, (struct family){ .quick = r->search.hasty });
+		add_popular(r, s, 0, shuffles_end(r, SHUFFLE_FIRST), 1, (struct family){ .quick = r->search.hasty });
 }
 
-/* Quickly where all seeds follow: plan_shuffles_again(). */
+/* Quickly where all seeds follow: plan_likely_shuffles(). */
 static void plan_shuffles(const struct prefetch_recognise *r, struct seeds *s)
 {
 	uint32_t end = first_shuffles(r);
@@ -281,7 +285,7 @@ static void add_shared(const struct prefetch_recognise *r, struct seeds *s, uint
 		if (shuffles[i] != PREFETCH_SAMPLER_DISTRIBUTED)
 			add_family(s, (struct family){ .sampler = shuffles[i],
 			                      .from = from,
-			                      .to = to <= r->options.shuffle_max ? to : r->options.shuffle_max + 1,
+			                      .to = shuffles_end(r, to),
 			                      .traced = true,
 			                      .shared = true });
 	}
@@ -332,19 +336,24 @@ static void plan_next_shuffles(const struct prefetch_recognise *r, struct seeds 
 		add_each(s, first_shuffles(r), next_shuffles(r), (struct family){ .quick = true, .spare = true });
 }
 
-/* The likely and the next ones, of which some were tried quickly, or not at all because the budget was spent. */
-static void plan_shuffles_again(const struct prefetch_recognise *r, struct seeds *s)
+/* Of long lists those seeds below LIKELY_SEEDS that were too many for the recogniser's thread.  Then all of these that
+ * were tried quickly, or not at all because the budget was spent. */
+static void plan_likely_shuffles(const struct prefetch_recognise *r, struct seeds *s)
 {
-	if (!r->rolling)
-		add_each(s, SHUFFLE_FIRST, next_shuffles(r), (struct family){ 0 });
+	uint32_t next = next_shuffles(r), end = shuffles_end(r, LIKELY_SEEDS);
+	if (r->rolling)
+		return;
+	add_each(s, next, end, (struct family){ .quick = true });
+	add_each(s, SHUFFLE_FIRST, next, (struct family){ 0 });
+	add_each(s, next, end, (struct family){ .again = true });
 }
 
 static void plan_all_shuffles(const struct prefetch_recognise *r, struct seeds *s)
 {
 	if (r->rolling)
 		return;
-	add_each(s, next_shuffles(r), r->options.shuffle_max + 1, (struct family){ .quick = true });
-	add_each(s, next_shuffles(r), r->options.shuffle_max + 1, (struct family){ .again = true });
+	add_each(s, LIKELY_SEEDS, r->options.shuffle_max + 1, (struct family){ .quick = true });
+	add_each(s, LIKELY_SEEDS, r->options.shuffle_max + 1, (struct family){ .again = true });
 }
 
 /* Every family of hypotheses with seeds, in the order in which they are tried. */
@@ -365,7 +374,7 @@ static const struct {
 	{ SEEDS_LIKELY, plan_next_shuffles },
 	{ SEEDS_LIKELY, plan_few },
 	{ SEEDS_LIKELY, plan_shared },
-	{ SEEDS_FAR, plan_shuffles_again },
+	{ SEEDS_FAR, plan_likely_shuffles },
 	{ SEEDS_FAR, plan_all },
 	{ SEEDS_FAR, plan_worlds },
 	{ SEEDS_FAR, plan_popular },

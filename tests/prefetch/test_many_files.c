@@ -84,6 +84,35 @@ static void a_ranks_own_part_is_recognised(void **state)
 	}
 }
 
+/* Of so many files the recogniser's thread tries not all likely seeds.  The rest comes with all seeds, before torch's
+ * 990,000 larger ones. */
+static void the_last_likely_seeds_come_before_far_ones(void **state)
+{
+	enum { MANY = 250000, SEED = 9999, SEEDS_MAX = 500000, EACH = BASE_SANITIZED ? FAMILIES : 1 };
+	struct shard_index *many =
+	        synth_open(&(struct synth){ .classes = CLASSES, .per_class = MANY / CLASSES, .bytes = 1 });
+	uint32_t *at = malloc(MANY * sizeof(*at));
+	(void)state;
+	assert_non_null(at);
+	for (unsigned f = 0; f < FAMILIES; f += EACH) {
+		struct prefetch_recognise *r;
+		struct prefetch_recognise_options options = { .index = many, .popular_words = 1 };
+		struct prefetch_recognised track = { 0 };
+		struct prefetch_searched searched;
+		assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+		order_of_seed(families[f], SEED, MANY, at);
+		open_files(r, at, OPENS_MAX);
+		prefetch_recognise_searched(r, &searched);
+		prefetch_recognise_get(r, 0, &track);
+		if (track.seed != SEED || track.sampler != sampler_of(families[f]) || searched.seeds > SEEDS_MAX)
+			fail_msg("family %u: seed %llu after %llu seeds", f, (unsigned long long)track.seed,
+			        (unsigned long long)searched.seeds);
+		prefetch_recognise_free(r);
+	}
+	free(at);
+	synth_close(many);
+}
+
 /* random.sample(list, k) of a third of the list or more draws what a sample of the whole list draws first
  * (test_recognise_libraries.py compares with Python itself).  Each epoch ends early. */
 static void a_sample_of_half_the_list_is_followed(void **state)
@@ -154,6 +183,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(dali_is_recognised),
 		cmocka_unit_test(a_ranks_own_part_is_recognised),
+		cmocka_unit_test(the_last_likely_seeds_come_before_far_ones),
 		cmocka_unit_test(a_sample_of_half_the_list_is_followed),
 		cmocka_unit_test(dalis_shards_are_read_through_one_mount),
 	};
