@@ -492,8 +492,13 @@ static int give_up_likely(struct prefetch_recognise *r)
 	struct likely *l = &r->likely;
 	if (l->far && l->buffer.list)
 		return prefetch_shuffle_buffer_accept(r, &l->buffer);
-	r->in_vain |= l->far;
 	int rc = l->middle ? 0 : prefetch_background_begin(r, l->far);
+	bool all = l->far && !l->middle;
+	l->far = false; /* all seeds have begun */
+	if (rc == 0 && all)
+		rc = prefetch_search_by_name(r);
+	if (rc > 0)
+		return rc;
 	next_likely(r);
 	return rc < 0 ? rc : 1;
 }

@@ -273,7 +273,7 @@ struct likely {
 	bool middle;                /* of that, or of a ring that began in the middle of an epoch */
 	bool due;                   /* another look came meanwhile: its likely seeds come next */
 	bool hasty;                 /* of a hasty look: those of a later look take their place */
-	bool far, far_due;          /* all seeds come after these; after those that are due */
+	bool far, far_due;          /* all seeds come after these, and first lists by name; after those that are due */
 	struct buffer_match buffer; /* of the pass's first look that found one; taken if these seeds are in vain */
 	struct buffer_match also;   /* explains the opens of these seeds, too */
 	uint32_t opens;             /* of these seeds */
@@ -330,7 +330,6 @@ struct prefetch_recognise {
 	struct prefetch_list *shuffled[PREFETCH_FILTER_KINDS]; /* by name, too, for shuffles only */
 	uint32_t n_shuffled;
 	bool shuffled_made;
-	bool in_vain; /* the likely seeds of a look were tried in vain: `shuffled` is next */
 	struct prefetch_filters filters;
 	bool filters_begun, filters_made;
 
@@ -407,6 +406,11 @@ bool prefetch_search_due(const struct prefetch_recognise *r);
 /* Tries the likely seeds of the last look.  cost: FIRST or LIKELY.  far: all seeds come after these. */
 void prefetch_search_seeds(struct prefetch_recognise *r, enum seeds_cost cost, bool far);
 
+/* The likely seeds, after which all seeds come, were tried in vain.  Makes the lists by name, which take a sort, and
+ * begins to try the same seeds on them.  Does so once, because later looks have these lists.  Returns 1: it began; 0:
+ * there are none, or looks have them; -errno. */
+int prefetch_search_by_name(struct prefetch_recognise *r);
+
 /* Begins a look at the ring.  Returns 0. */
 int prefetch_search_begin(struct prefetch_recognise *r);
 
@@ -446,6 +450,9 @@ void prefetch_seeds_begin(const struct prefetch_recognise *r, enum seeds_cost co
 
 /* Adds targets that only families with `traced` try.  After prefetch_seeds_begin(). */
 void prefetch_seeds_add_traced(struct seeds *seeds, const struct target *targets, uint32_t n_targets);
+
+/* Begins anew with the same families, without targets.  The caller adds those that only families with `traced` try. */
+void prefetch_seeds_repeat(struct seeds *seeds);
 
 /* Returns where it is, for a later prefetch_seeds_begin(). */
 struct seeds_place prefetch_seeds_place(const struct seeds *seeds);

@@ -76,17 +76,17 @@ static void add_index(struct target *target, uint32_t index)
 	target->indices[target->n_seen++] = index;
 }
 
-/* Makes a target of the list.  Returns false: too few opens are of its files. */
-static bool make_target(struct prefetch_recognise *r, struct prefetch_list *list, struct target *target)
+/* Makes a target of the list, with these opens.  Returns false: too few of them are of its files. */
+static bool make_target(const uint32_t *files, uint32_t n, struct prefetch_list *list, struct target *target)
 {
 	target->list = list;
 	target->n = prefetch_list_size(list);
 	target->n_seen = 0;
 	target->last = false;
 	memset(target->entries, 0, sizeof(target->entries));
-	for (uint32_t i = 0; i < r->search.n_ring; i++) {
+	for (uint32_t i = 0; i < n; i++) {
 		uint32_t index;
-		if (prefetch_list_find(list, r->search.files[i], &index) == 0)
+		if (prefetch_list_find(list, files[i], &index) == 0)
 			add_index(target, index);
 	}
 	if (target->n_seen < PREFETCH_FIT_HITS_MIN || target->n < 2 * PREFETCH_FIT_HITS_MIN)
@@ -97,7 +97,8 @@ static bool make_target(struct prefetch_recognise *r, struct prefetch_list *list
 
 static void add_target(struct prefetch_recognise *r, struct prefetch_list *list)
 {
-	r->search.n_targets += make_target(r, list, &r->search.targets[r->search.n_targets]);
+	struct search *s = &r->search;
+	s->n_targets += make_target(s->files, s->n_ring, list, &s->targets[s->n_targets]);
 }
 
 int prefetch_search_accept(struct prefetch_recognise *r, const struct match *match)
@@ -736,6 +737,33 @@ void prefetch_search_seeds(struct prefetch_recognise *r, enum seeds_cost cost, b
 	l->running = true;
 }
 
+/* The look's own opens may be gone, so they are taken from the seeds. */
+int prefetch_search_by_name(struct prefetch_recognise *r)
+{
+	struct seeds *seeds = &r->likely.seeds;
+	const struct target *best = NULL;
+	uint32_t files[RING], n = 0;
+	for (uint32_t i = 0; i < seeds->n_targets; i++) {
+		const struct target *target = &seeds->targets[i];
+		if (!best || target->n_seen > best->n_seen || (target->n_seen == best->n_seen && target->n < best->n))
+			best = target;
+	}
+	if (!best || r->n_shuffled > 0) /* looks have them */
+		return 0;
+	int rc = prefetch_lists_shuffled(r, best->list);
+	if (rc < 0 || r->n_shuffled == 0)
+		return rc;
+	for (uint32_t i = 0; i < best->n_seen; i++)
+		n += prefetch_list_at(best->list, best->indices[i], &files[n]) == 0;
+	prefetch_seeds_repeat(seeds);
+	struct target *target = &r->search.targets[TARGETS_MAX]; /* the look may still need the others */
+	for (uint32_t i = 0; i < r->n_shuffled; i++) {
+		if (make_target(files, n, r->shuffled[i], target))
+			prefetch_seeds_add_traced(seeds, target, 1);
+	}
+	return 1;
+}
+
 /* Ends a look: its seeds are next, or come after those of another look. */
 static int end_look(struct prefetch_recognise *r)
 {
@@ -822,13 +850,12 @@ static void add_traced(struct prefetch_recognise *r, struct prefetch_list *list,
 	struct target *target = &s->targets[s->n_targets + s->n_traced];
 	if (is_target(s, list) || s->n_traced == TRACED_MAX)
 		return;
-	s->n_traced += make_target(r, list, target);
+	s->n_traced += make_target(s->files, s->n_ring, list, target);
 	target->last = last;
 }
 
-/* Adds targets for shuffles only, of the first list that has most opens: its parts for several ranks, each shuffled by
- * itself, and its files by name.  Those take a sort, and a shuffle does not tell which list it is of, so they come
- * after all others. */
+/* Adds targets for shuffles only: parts for several ranks of the first list that has most opens, each shuffled by
+ * itself, and the lists by name that prefetch_search_by_name() has made. */
 static int add_shuffled(struct prefetch_recognise *r, uint32_t whole)
 {
 	struct search *s = &r->search;
@@ -839,8 +866,6 @@ static int add_shuffled(struct prefetch_recognise *r, uint32_t whole)
 	if (i == whole)
 		return 0;
 	int rc = prefetch_part_lists_of_ranks(r, &s->targets[i], &ranks);
-	if (rc == 0 && r->in_vain)
-		rc = prefetch_lists_shuffled(r, s->targets[i].list);
 	for (uint32_t k = 0; k < ranks.n; k++)
 		add_traced(r, ranks.lists[k], ranks.unsure);
 	for (uint32_t k = 0; k < r->n_shuffled; k++)

@@ -468,6 +468,12 @@ void prefetch_seeds_add_traced(struct seeds *s, const struct target *targets, ui
 	}
 }
 
+void prefetch_seeds_repeat(struct seeds *s)
+{
+	s->n_targets = s->n_traced = s->family = 0;
+	s->at = s->n_families > 0 ? s->families[0].from : 0;
+}
+
 bool prefetch_seeds_spare(const struct seeds *s)
 {
 	return s->family < s->n_families && s->families[s->family].spare;

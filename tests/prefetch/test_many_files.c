@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <cmocka.h>
 
 #include "prefetch/sampler/recognise.h"
@@ -22,6 +23,27 @@ static struct prefetch_recognise *new_recognise(void)
 {
 	struct prefetch_recognise *r;
 	struct prefetch_recognise_options options = { .index = dataset, .seed_max = 3000, .popular_words = 1 };
+	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
+	return r;
+}
+
+/* No time passes, on slow machines too: a search ends early when nothing is opened for a while. */
+static uint64_t no_time_passes(void *user)
+{
+	(void)user;
+	return 1;
+}
+
+/* As on a mount: a thread tries all seeds, and nobody waits for it.  Here the budget is more than is spent. */
+static struct prefetch_recognise *new_recognise_with_thread(void)
+{
+	struct prefetch_recognise *r;
+	struct prefetch_recognise_options options = { .index = dataset,
+		.popular_words = 1,
+		.search_burst_ns = UINT64_C(100000000000),
+		.search_permille = 50,
+		.search_thread = true,
+		.elapsed_ns = no_time_passes };
 	assert_int_equal(prefetch_recognise_new(&options, &r), 0);
 	return r;
 }
@@ -80,6 +102,28 @@ static void a_ranks_own_part_is_recognised(void **state)
 		for (uint32_t k = 0; k < PART; k++)
 			opens[k] = i % 2 ? order[k] * WORLD + rank : rank * PART + order[k];
 		assert_followed(r, opens, PART, sampler_of(shuffles[i / 2]));
+		prefetch_recognise_free(r);
+	}
+}
+
+/* DLIO: the files are sorted by base name over all directories, and shuffled as a whole.  The other lists are tried in
+ * vain first, and the thread is busy with them then. */
+static void a_list_by_name_is_recognised(void **state)
+{
+	static const uint32_t seeds[] = { 123, 5000, 9999 };
+	enum { SEEDS = sizeof(seeds) / sizeof(seeds[0]), EACH = BASE_SANITIZED ? FAMILIES : 1 };
+	(void)state;
+	for (unsigned i = 0; i < FAMILIES * SEEDS; i += EACH) {
+		struct prefetch_recognise *r = new_recognise_with_thread();
+		struct prefetch_recognised track;
+		unsigned f = i % FAMILIES;
+		order_of_seed(families[f], seeds[i / FAMILIES], N, order);
+		for (uint32_t k = 0; k < N; k++)
+			opens[k] = order[k] % CLASSES * (N / CLASSES) + order[k] / CLASSES;
+		assert_followed(r, opens, N, sampler_of(families[f]));
+		assert_int_equal(prefetch_recognise_get(r, 0, &track), 0);
+		assert_int_equal(track.seed, seeds[i / FAMILIES]);
+		assert_non_null(strstr(track.list, "sorted by name over all directories"));
 		prefetch_recognise_free(r);
 	}
 }
@@ -183,6 +227,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(dali_is_recognised),
 		cmocka_unit_test(a_ranks_own_part_is_recognised),
+		cmocka_unit_test(a_list_by_name_is_recognised),
 		cmocka_unit_test(the_last_likely_seeds_come_before_far_ones),
 		cmocka_unit_test(a_sample_of_half_the_list_is_followed),
 		cmocka_unit_test(dalis_shards_are_read_through_one_mount),

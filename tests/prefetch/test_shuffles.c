@@ -442,11 +442,12 @@ static void a_sample_recognised_late_is_followed_from_where_its_trainer_is(void 
 }
 
 /* One rank shuffles the whole list sorted by name over several directories, as DLIO does: with numpy in place.  The
- * lists directory by directory are tried in vain first. */
+ * lists directory by directory are tried in vain first.  Beside these directories lies one that it does not read. */
 static void a_shuffled_list_by_name_is_recognised(void **state)
 {
-	enum { DIRS = 5, EACH = N / DIRS, EPOCHS = 3, BY_NAME_MAX = 128 };
-	struct shard_index *files = synth_open(&(struct synth){ .classes = DIRS, .per_class = EACH, .bytes = 1 });
+	enum { DIRS = 5, EACH = N / DIRS, EPOCHS = 3 };
+	struct shard_index *files =
+	        synth_open(&(struct synth){ .classes = DIRS, .val_classes = 1, .per_class = EACH, .bytes = 1 });
 	(void)state;
 	for (unsigned f = 0; f < FAMILIES; f++) {
 		struct prefetch_recognise *r;
@@ -461,7 +462,7 @@ static void a_shuffled_list_by_name_is_recognised(void **state)
 			for (uint32_t k = 0; k < N; k++)
 				dealt[k] = order[k] % DIRS * EACH + order[k] / DIRS;
 			uint32_t opens = epoch == 0 ? open_until_ready(r, dealt, 512) : 0;
-			if (opens > BY_NAME_MAX)
+			if (opens > OPENS_MAX)
 				fail_msg("family %u: %u opens", f, opens);
 			for (uint32_t k = opens; k < N; k++) {
 				prefetch_recognise_opened(r, &dealt[k], 1);
