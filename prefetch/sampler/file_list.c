@@ -424,23 +424,51 @@ static uint64_t key_of(const struct shard_file *file, uint32_t skip)
 	return key;
 }
 
-static int compare_named(const void *a, const void *b, void *index)
+struct by_name {
+	const struct shard_index *index;
+	bool short_names; /* keys have all of each name behind what all have in common */
+};
+
+/* Whether x comes before y: by name, then by id. */
+static bool is_before(const struct by_name *by, const struct named *x, const struct named *y)
 {
-	const struct named *x = a, *y = b;
 	struct shard_file one, two;
-	if (x->key != y->key)
-		return x->key < y->key ? -1 : 1;
 	int c = 0;
-	if (shard_index_file(index, x->file, &one) == 0 && shard_index_file(index, y->file, &two) == 0)
+	if (x->key != y->key)
+		return x->key < y->key;
+	if (!by->short_names && shard_index_file(by->index, x->file, &one) == 0 &&
+	        shard_index_file(by->index, y->file, &two) == 0)
 		c = compare_bytes(one.name, one.name_len, false, two.name, two.name_len, false);
-	return c != 0 ? c : x->file < y->file ? -1 : 1;
+	return c != 0 ? c < 0 : x->file < y->file;
 }
 
-/* Gathers the files of the filter, and finds how many bytes all their names begin with in common: keys begin behind. */
-static int gather_named(struct prefetch_list *list, const struct shard_index *index, const struct shard_dir *dir,
-        struct named *named, uint32_t *ret_common)
+static uint32_t run_end(const struct by_name *by, const struct named *named, uint32_t start, uint32_t n)
 {
-	uint32_t n = 0, common = UINT32_MAX;
+	uint32_t end = start + 1;
+	while (end < n && is_before(by, &named[end - 1], &named[end]))
+		end++;
+	return end;
+}
+
+/* Merges each sorted run with the next one.  Returns how many runs are left. */
+static uint32_t merge_runs(const struct by_name *by, const struct named *named, uint32_t n, struct named *ret_merged)
+{
+	uint32_t runs = 0;
+	for (uint32_t at = 0; at < n; runs++) {
+		uint32_t mid = run_end(by, named, at, n), end = mid < n ? run_end(by, named, mid, n) : n;
+		for (uint32_t a = at, b = mid; at < end; at++) {
+			bool left = b == end || (a < mid && is_before(by, &named[a], &named[b]));
+			ret_merged[at] = left ? named[a++] : named[b++];
+		}
+	}
+	return runs;
+}
+
+/* Gathers the files of the filter.  Keys begin behind the bytes that all names begin with. */
+static int gather_named(struct prefetch_list *list, const struct shard_index *index, const struct shard_dir *dir,
+        struct named *named, bool *ret_short_names)
+{
+	uint32_t n = 0, common = UINT32_MAX, longest = 0;
 	char first[256] = "";
 	for (uint32_t file = dir->first_file; file < dir->end_file; file++) {
 		struct shard_file record;
@@ -457,6 +485,7 @@ static int gather_named(struct prefetch_list *list, const struct shard_index *in
 		while (same < common && same < record.name_len && record.name[same] == first[same])
 			same++;
 		common = same;
+		longest = record.name_len > longest ? record.name_len : longest;
 		named[n++].file = file;
 	}
 	for (uint32_t i = 0; i < n; i++) {
@@ -467,7 +496,7 @@ static int gather_named(struct prefetch_list *list, const struct shard_index *in
 		named[i].key = key_of(&record, common);
 	}
 	list->n = n;
-	*ret_common = common;
+	*ret_short_names = longest - common <= sizeof(named->key);
 	return 0;
 }
 
@@ -476,24 +505,29 @@ static int add_by_name(struct prefetch_list *list, const struct shard_index *ind
 	struct shard_dir dir;
 	int rc = shard_index_dir(index, id, &dir);
 	uint32_t n = rc == 0 ? filter_rank(list->filter, dir.end_file) - filter_rank(list->filter, dir.first_file) : 0;
-	uint32_t common;
 	if (rc < 0 || n == 0)
 		return rc;
-	cleanup_free struct named *named = calloc(n, sizeof(*named));
+	struct by_name by = { .index = index };
+	cleanup_free struct named *named = calloc(n, sizeof(*named)), *merged = calloc(n, sizeof(*merged));
 	list->first_file = dir.first_file;
 	list->n_files = dir.end_file - dir.first_file;
 	list->named = calloc(n, sizeof(*list->named));
 	list->places = calloc(list->n_files, sizeof(*list->places));
-	if (!named || !list->named || !list->places)
+	if (!named || !merged || !list->named || !list->places)
 		return -ENOMEM;
-	rc = gather_named(list, index, &dir, named, &common);
+	rc = gather_named(list, index, &dir, named, &by.short_names);
 	if (rc < 0)
 		return rc;
-	qsort_r(named, n, sizeof(*named), compare_named, (void *)(uintptr_t)index);
+	/* The files of a directory are sorted already, so few passes merge all runs.  Each halves their number. */
+	for (unsigned pass = 0; merge_runs(&by, named, n, merged) > 1 && pass < 32; pass++) {
+		struct named *last = named;
+		named = merged;
+		merged = last;
+	}
 	memset(list->places, 0xff, list->n_files * sizeof(*list->places));
 	for (uint32_t i = 0; i < n; i++) {
-		list->named[i] = named[i].file;
-		list->places[named[i].file - list->first_file] = i;
+		list->named[i] = merged[i].file;
+		list->places[merged[i].file - list->first_file] = i;
 	}
 	return 0;
 }
