@@ -166,8 +166,8 @@ int prefetch_engine_start(struct prefetch *p, struct prefetch_read *read)
 	read->start = read->offset & ~mask;
 	read->want = (uint32_t)(read->offset + read->len - read->start);
 	read->span = (uint32_t)((read->want + mask) & ~mask);
-	/* A scheduled read waits for the others rather than take memory from the sink for good. */
-	bool may_grow = !read->ahead || !atomic_load(&p->reading.ahead_landing);
+	/* A scheduled read that no reader waits for waits for others rather than take memory from the sink for good. */
+	bool may_grow = !read->ahead || read->urgent || !atomic_load(&p->reading.ahead_landing);
 	rc = cache_area_new(p->cache, read->span, may_grow, &read->area);
 	if (rc == -ENOBUFS) {
 		prefetch_shards_put(p->files, read->entry);

@@ -383,7 +383,7 @@ struct prefetch_reading {
 	struct prefetch_request_cost cost; /* of a store */
 	/* Scheduled reads in a row that took nothing from the source, because a tier had all of it. */
 	uint32_t from_tier;
-	_Atomic uint64_t ahead_landing; /* bytes of landing memory held by scheduled reads; delivery subtracts */
+	_Atomic uint64_t ahead_landing; /* bytes of landing memory held by scheduled reads; any thread subtracts */
 };
 
 /* What the schedule works with.  Owned by the engine thread. */

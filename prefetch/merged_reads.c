@@ -34,7 +34,7 @@ enum {
 	/* Files that are in memory already are gaps in a read of the warm-up.  They may be so large a part of it: */
 	WARM_UP_GAPS_PART = 32,
 	WARM_UP_GAP_BYTES = 64 << 10, /* ... from a store, each may be so large: a request costs more */
-	WARM_UP_READS = 8, /* a fetch of the warm-up has about so many reads at most: demands wait behind them */
+	WARM_UP_READS = 8, /* a fetch of the warm-up has about so many short reads at most: demands wait behind them */
 	GAPS_PART = 64,    /* gaps may be so large a part of a store's read */
 };
 
@@ -379,7 +379,8 @@ static void take_next_turns(struct prefetch *p, struct prefetch_stream *stream, 
 			continue;
 		if (take(p, stream, seq, sample, fetch) < 0)
 			return;
-		reads += n > 0 && fetch->n > n && last[1].offset - (last->offset + last->len) > gap_bytes;
+		const struct prefetch_want *next = &p->schedule.wants[n];
+		reads += n > 0 && fetch->n > n && next->offset > last->offset + last->len + gap_bytes;
 	}
 }
 
@@ -480,10 +481,15 @@ static void merge(struct prefetch *p, const struct fetch *fetch, bool warm_up, s
 	}
 }
 
-bool prefetch_fetch_parked(struct prefetch *p)
+/* Starts parked reads until one cannot start.  urgent: only those that readers wait for.  Returns false if one could
+ * not. */
+static bool start_parked(struct prefetch *p, bool urgent)
 {
-	struct prefetch_read *read;
-	while ((read = TAILQ_FIRST(&p->reading.parked))) {
+	struct prefetch_read *read, *next;
+	for (read = TAILQ_FIRST(&p->reading.parked); read; read = next) {
+		next = TAILQ_NEXT(read, link);
+		if (urgent && !read->urgent)
+			continue;
 		TAILQ_REMOVE(&p->reading.parked, read, link);
 		if (prefetch_engine_start(p, read) < 0) {
 			TAILQ_INSERT_HEAD(&p->reading.parked, read, link);
@@ -491,6 +497,11 @@ bool prefetch_fetch_parked(struct prefetch *p)
 		}
 	}
 	return true;
+}
+
+bool prefetch_fetch_parked(struct prefetch *p)
+{
+	return start_parked(p, true) && start_parked(p, false);
 }
 
 /* Makes the fetch visible to demands.  *reads: what is to be read for it. */

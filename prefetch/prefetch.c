@@ -195,6 +195,8 @@ static void hurry(struct prefetch *p, struct prefetch_read *read)
 		TAILQ_INSERT_TAIL(&p->locked.urgent, read, link);
 		prefetch_engine_step(p, PREFETCH_WORK);
 	}
+	if (read->state == PREFETCH_READ_INFLIGHT)
+		prefetch_engine_step(p, PREFETCH_MEMORY); /* it may be parked, and may have more memory now */
 	if (read->state != PREFETCH_READ_LANDED)
 		return;
 	TAILQ_REMOVE(&p->delivery.landed, read, link);

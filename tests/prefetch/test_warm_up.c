@@ -25,7 +25,8 @@ static const uint64_t SIZES[] = { 20000, 4096, 100, 70001, 30000, 0, 8192, 1, 12
 enum { N_SIZES = sizeof(SIZES) / sizeof(SIZES[0]), N_FILES = 1200, N_SHARDS = 3 };
 enum { ENOUGH = PREFETCH_WARM_UP_MISSES };
 enum { PAGE = 4096, DROPS_WAIT = 4 << 20 };
-enum { OPENS = 60 }; /* told at a time */
+enum { OPENS = 60 };        /* told at a time */
+enum { LARGE_BLOCKS = 10 }; /* of the large file: more than landing memory holds */
 _Static_assert(N_FILES % OPENS == 0, "every file is opened");
 
 static struct dataset data;
@@ -943,11 +944,49 @@ static int set_up(void **state)
 	return make(SIZES, N_SIZES);
 }
 
+/* Its reads fill landing memory and wait to be stored, and the others wait for them.  A reader does not. */
+static void a_demand_for_a_read_that_waits_for_memory_is_answered(void **state)
+{
+	(void)state;
+	struct bench b;
+	bench_start(&b, 70 << 20, NULL);
+	pthread_mutex_lock(&b.sink.lock);
+	b.sink.hold_stores = true;
+	pthread_mutex_unlock(&b.sink.lock);
+	for (uint32_t file = 1; file <= ENOUGH; file++)
+		read_file(&b, file);
+	pthread_mutex_lock(&b.sink.lock);
+	while (!b.sink.held)
+		pthread_cond_wait(&b.sink.cv, &b.sink.lock);
+	pthread_mutex_unlock(&b.sink.lock);
+	usleep(100000); /* the other reads of file 0 have begun, or wait */
+	alarm(30);
+	for (uint32_t block = LARGE_BLOCKS; block-- > 0;)
+		assert_int_equal(
+		        asked_get(b.p, (struct prefetch_demand){ .file = 0, .block = block, .take = SHARD_BLOCK }), 0);
+	alarm(0);
+	pthread_mutex_lock(&b.sink.lock);
+	b.sink.hold_stores = false;
+	pthread_cond_broadcast(&b.sink.cv);
+	pthread_mutex_unlock(&b.sink.lock);
+	settle(&b);
+	bench_stop(&b);
+}
+
 static int set_up_small(void **state)
 {
 	static const uint64_t PAGES[] = { PAGE };
 	(void)state;
 	return make(PAGES, 1);
+}
+
+static int set_up_large(void **state)
+{
+	static uint64_t sizes[N_FILES] = { (uint64_t)LARGE_BLOCKS * SHARD_BLOCK };
+	(void)state;
+	for (uint32_t file = 1; file < N_FILES; file++)
+		sizes[file] = PAGE;
+	return make(sizes, N_FILES);
 }
 
 static int tear_down(void **state)
@@ -989,5 +1028,7 @@ int main(void)
 	};
 	const struct CMUnitTest small[] = { cmocka_unit_test(few_of_its_reads_are_in_flight) };
 	int failed = cmocka_run_group_tests(tests, set_up, tear_down);
+	const struct CMUnitTest large[] = { cmocka_unit_test(a_demand_for_a_read_that_waits_for_memory_is_answered) };
+	failed += cmocka_run_group_tests(large, set_up_large, tear_down);
 	return failed + cmocka_run_group_tests(small, set_up_small, tear_down);
 }
