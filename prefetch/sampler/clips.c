@@ -7,13 +7,13 @@
 
 enum {
 	STALE = CLIPS_RUNS - 1, /* opens of others after which a run has ended */
-	WITHOUT = 24,           /* ... after which it seems to have ended */
+	QUIET = 24,             /* ... after which it seems to have ended */
 	NEAR = 256,             /* files: the batch of another worker, who may soon meet it, so it says nothing */
 	LONG = 2048,            /* files: how far a run reaches back, or that of a whole epoch would meet all others */
 	ENDED_MIN = 64,         /* files in ended runs that tell something */
 	ENDED_MAX = 512,        /* of so many ended files the earlier ones count half */
 };
-/* Of 1 in 100; of 1 in 10,000. */
+/* The nats of 1 in 100, and of 1 in 10,000. */
 static const double CHANCE_NATS = 4.6, CHANCE_ENDED_NATS = 9.2;
 
 static bool is_clip(const struct prefetch_clips_run *run)
@@ -88,7 +88,7 @@ void prefetch_clips_opened(struct prefetch_clips *clips, uint32_t file)
 struct counted {
 	uint32_t clips;  /* runs that look like clips */
 	uint32_t longer; /* files in longer runs */
-	bool ended;      /* one that looks like a clip had no file in the latest WITHOUT opens */
+	bool ended;      /* one that looks like a clip had no file in the latest QUIET opens */
 };
 
 static struct counted count_runs(const uint32_t *files, uint32_t n, uint32_t most)
@@ -101,7 +101,7 @@ static struct counted count_runs(const uint32_t *files, uint32_t n, uint32_t mos
 		join(runs, &n_runs, files[i])->at = i;
 	for (uint32_t i = 0; i < n_runs; i++) {
 		counted.clips += is_clip(&runs[i]);
-		counted.ended |= is_clip(&runs[i]) && n - runs[i].at > WITHOUT;
+		counted.ended |= is_clip(&runs[i]) && n - runs[i].at > QUIET;
 		counted.longer += runs[i].files > most ? runs[i].files : 0;
 	}
 	return counted;

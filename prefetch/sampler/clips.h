@@ -45,7 +45,7 @@ bool prefetch_clips_short(const uint32_t *files, uint32_t n);
 /* Where the opens that fit a sorted list lie in it. */
 struct prefetch_clips_window {
 	double times;  /* the list is so many times as long */
-	double begins; /* above 1: it begins where only one clip of so many would begin */
+	double begins; /* at the beginning of the list: one clip of so many would begin there; else 1 */
 };
 
 /* Before enough runs have ended, a few clips that lie close together look like a sorted reader with workers.
@@ -54,7 +54,8 @@ struct prefetch_clips_window {
  * of at most C(k, m) / times^(m - 1), and the first of them at its beginning with m / begins.  Returns whether that is
  * more than 1 in 100: then the opens do not tell a sorted reader.  If one of the m seems to have ended, as a sorted
  * reader's runs seldom do, and they are not at the beginning, it must be 1 in 10,000.  A single run tells a sorted
- * reader, and so do runs longer than CLIPS_FILES_MAX.
+ * reader, and so do runs longer than CLIPS_FILES_MAX.  So two workers who begin in the middle of a dataset of less than
+ * 5,000 files are recognised after 192 opens in place of 48.
  *
  * files: the opens, in their order, distinct, at most CLIPS_OPENS_MAX; inside: those in the window. */
 bool prefetch_clips_by_chance(const uint32_t *files, uint32_t n, const uint32_t *inside, uint32_t n_inside,

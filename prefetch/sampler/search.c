@@ -168,7 +168,7 @@ static struct prefetch_clips_window clips_window(
 _Static_assert((int)RING <= (int)CLIPS_OPENS_MAX, "the files of a look");
 
 /* Some clips lie together by chance, as a sorted reader's files do.  A sorted reader beside them shows longer runs.
- * inside: the files in the window of a fit; places: their positions in the list. */
+ * inside: the files in the window of a fit; places: their positions in the list, or in its parts. */
 static bool may_be_clips(const struct prefetch_recognise *r, const uint32_t *inside, const uint32_t *places, uint32_t n,
         const struct prefetch_clips_window *window)
 {
@@ -179,7 +179,7 @@ static bool may_be_clips(const struct prefetch_recognise *r, const uint32_t *ins
 	                       : prefetch_clips_by_chance(s->files, s->n_ring, inside, n, window);
 }
 
-/* The same for a list, or for a list in parts. */
+/* Whether what fits a list, or a list in parts, may be clips. */
 static bool may_be_clips_of(const struct prefetch_recognise *r, const struct target *target, const struct parts *parts,
         const struct prefetch_fit *fit)
 {
@@ -189,15 +189,15 @@ static bool may_be_clips_of(const struct prefetch_recognise *r, const struct tar
 		uint64_t position = target->indices[i];
 		if (parts && !prefetch_parts_position(parts, target->indices[i], &position))
 			continue;
-		places[n] = target->indices[i];
+		places[n] = (uint32_t)position;
 		if (position >= fit->low && position < fit->high &&
-		        prefetch_list_at(target->list, places[n], &inside[n]) == 0)
+		        prefetch_list_at(target->list, target->indices[i], &inside[n]) == 0)
 			n++;
 	}
 	return may_be_clips(r, inside, places, n, &window);
 }
 
-/* The same for ddpfs's own order. */
+/* Whether what fits ddpfs's own order may be clips. */
 static bool may_be_clips_of_own(const struct prefetch_recognise *r, uint64_t epoch, const struct prefetch_fit *fit)
 {
 	const struct prefetch_own_order *own = r->options.own;

@@ -166,6 +166,36 @@ static void a_sorted_reader_after_clips_is_recognised(void **state)
 	prefetch_recognise_free(r);
 }
 
+/* As Accelerate deals batches: a host with one rank of four reads every fourth batch, without shuffle. */
+static void a_ranks_batches_are_no_clips(void **state)
+{
+	enum { FILES = 3000, BATCH = 32, WORLD = 4, OPENS = FILES / BATCH / WORLD * BATCH };
+	(void)state;
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		struct prefetch_recognise *r = new_recognise(small);
+		for (uint32_t i = 0; i < OPENS; i++)
+			order[i] = (i / BATCH * WORLD + rank) * BATCH + i % BATCH;
+		assert_in_range(open_all(r, order, OPENS), OPENS - 256, OPENS);
+		assert_all_sorted(r);
+		prefetch_recognise_free(r);
+	}
+}
+
+static void ranks_in_parts_after_clips_are_recognised(void **state)
+{
+	enum { OPENS = 4096, RANKS = 8 };
+	struct trainer t = { .files = 16, .step = 1, .readers = 2, .aligned = true };
+	struct prefetch_recognise *r = new_recognise(dataset);
+	(void)state;
+	make_clips(&t, OPENS);
+	open_all(r, order, OPENS);
+	for (uint32_t i = 0; i < OPENS; i++)
+		order[i] = i % RANKS * (N / RANKS) + i / RANKS;
+	assert_in_range(open_all(r, order, OPENS), OPENS - 1024, OPENS);
+	assert_all_sorted(r);
+	prefetch_recognise_free(r);
+}
+
 /* The tracks of the sorted epoch stay, of the whole list and of directories, but clips make no others. */
 static void clips_after_a_sorted_epoch_are_no_sorted_reader(void **state)
 {
@@ -264,6 +294,8 @@ int main(void)
 		cmocka_unit_test(few_clips_seldom_look_like_a_sorted_reader),
 		cmocka_unit_test(a_sorted_reader_beside_clips_is_recognised),
 		cmocka_unit_test(a_sorted_reader_after_clips_is_recognised),
+		cmocka_unit_test(a_ranks_batches_are_no_clips),
+		cmocka_unit_test(ranks_in_parts_after_clips_are_recognised),
 		cmocka_unit_test(clips_after_a_sorted_epoch_are_no_sorted_reader),
 		cmocka_unit_test(sorted_readers_side_by_side_are_recognised),
 		cmocka_unit_test(random_files_are_no_clips),
