@@ -864,8 +864,9 @@ def install(dataloader, automatic=False):
         return hook
 
     def attempt(function, iterator, *arguments):
-        is_map = iterator._dataset_kind == dataloader._DatasetKind.Map
+        is_map = True
         try:
+            is_map = iterator._dataset_kind == dataloader._DatasetKind.Map
             function(iterator, *arguments, is_map)
         except Exception as error:
             iterator._ddpfs.say((FAILED if is_map else PATHS_FAILED).format(repr(error)[:100]))
