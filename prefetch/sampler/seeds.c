@@ -762,11 +762,20 @@ static bool verify_traced(struct seeds *s, uint32_t passed, const struct source 
 	return found;
 }
 
-/* DALI's shuffles have a known seed.  With shuffle_after_epoch each epoch shuffles what the one before has left, or,
+/* Takes the latest match if it explains the opens better. */
+static void keep_better(const struct match *match, struct match *best)
+{
+	if (!best->list || match->fit.score > best->fit.score)
+		*best = *match;
+}
+
+/* DALI's shuffles have a known seed, and that of a list begins nearly as that of a list that is a little longer.  So
+ * the list that explains most of the opens is taken.  With shuffle_after_epoch each epoch shuffles what the one before has left, or,
  * with checkpoints, the list. */
 static bool try_dali(struct seeds *s, const struct family *family, uint64_t *steps)
 {
 	bool epochs = family->sampler == PREFETCH_SAMPLER_DALI_EPOCH;
+	struct match best = { 0 };
 	for (uint32_t i = 0; i < s->n_targets; i++) {
 		const struct target *target = &s->targets[i];
 		struct source source = { .sampler = family->sampler, .seed = DALI_SEED, .name = DALI_SEED };
@@ -781,7 +790,7 @@ static bool try_dali(struct seeds *s, const struct family *family, uint64_t *ste
 			source.seed = source.name = DALI_SEED + s->at * source.step;
 		}
 		if (verify_traced(s, i, &source))
-			return true;
+			keep_better(&s->match, &best);
 		if (!epochs)
 			continue;
 		source.in_place = true;
@@ -794,9 +803,10 @@ static bool try_dali(struct seeds *s, const struct family *family, uint64_t *ste
 			s->dali_cells[i][k] = (uint32_t)where[k];
 		trace_of(s, i);
 		if (fit_shuffle(target, where, &source, &s->match))
-			return true;
+			keep_better(&s->match, &best);
 	}
-	return false;
+	s->match = best;
+	return best.list != NULL;
 }
 
 /* Whether this seed is left out for a list that only shuffles try: if it is short, it is shuffled whole for each

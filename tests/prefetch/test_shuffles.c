@@ -601,6 +601,12 @@ static void validation_between_epochs_disturbs_no_shuffle(void **state)
 		{ .kind = PREFETCH_SHUFFLE_PYTHON, .seed = 42, .goes_on = true, .in_place = true },
 		{ .kind = PREFETCH_SHUFFLE_SAMPLE, .seed = 42, .step = 1 },
 		{ .kind = PREFETCH_SHUFFLE_SAMPLE, .seed = 42, .goes_on = true },
+		{ .kind = PREFETCH_SHUFFLE_STD, .seed = 524287 },
+		{ .kind = PREFETCH_SHUFFLE_STD64, .seed = 524287 + (UINT64_C(1) << 32), .step = UINT64_C(1) << 32 },
+		{ .kind = PREFETCH_SHUFFLE_STD64,
+		        .seed = 524287 + (UINT64_C(1) << 32),
+		        .step = UINT64_C(1) << 32,
+		        .in_place = true },
 	};
 	(void)state;
 	for (unsigned i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
