@@ -770,8 +770,8 @@ static void keep_better(const struct match *match, struct match *best)
 }
 
 /* DALI's shuffles have a known seed, and that of a list begins nearly as that of a list that is a little longer.  So
- * the list that explains most of the opens is taken.  With shuffle_after_epoch each epoch shuffles what the one before has left, or,
- * with checkpoints, the list. */
+ * the list that explains most of the opens is taken.  With shuffle_after_epoch each epoch shuffles what the one before
+ * has left, or, with checkpoints, the list. */
 static bool try_dali(struct seeds *s, const struct family *family, uint64_t *steps)
 {
 	bool epochs = family->sampler == PREFETCH_SAMPLER_DALI_EPOCH;
